@@ -181,6 +181,7 @@ def test_a_loop_of_ones_own_plays_trains_and_makes_its_questions_harder(checkout
     assert len(first) == 2
 
 
+@pytest.mark.slow
 def test_the_engine_the_prefix_tree_and_the_table_of_trajectories_work_as_the_page_says(
     checkout: Path, finished: Callable[..., Path]
 ) -> None:

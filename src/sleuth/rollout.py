@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import Renderer
@@ -76,9 +77,7 @@ async def play(
                 raise _prompt_too_long(segments, context)
             parsed = [] if reply.action is None else [*reply.earlier, reply.action]
             parsed = [replace(action, same_turn=at > 0) for at, action in enumerate(parsed)]
-            unseen = [
-                replace(action, passages=()) for action in parsed
-            ]  # for a trajectory that does not show the passages
+            unseen = [replace(action, passages=()) for action in parsed]  # where the passages are not shown
             if reply.restarts and not full:
                 yield TrajectoryEnd(actions=(*actions, *unseen), stop="rewritten")
                 tokens = []
@@ -109,7 +108,9 @@ async def play(
             turn += 1
     finally:
         if (close := getattr(env, "close", None)) is not None:
-            await close()
+            closing = close()
+            if isawaitable(closing):
+                await closing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import load_model
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
-from sleuth.types import Episode, Sampling, Task
+from sleuth.types import Episode, Piece, Reply, Sampling, StopReason, Task
 
 ROOT = Path(__file__).parents[2]
 AGENTS = '''
@@ -119,6 +120,71 @@ def returns_nothing(task, base_url, api_key):
     with_a_tool(task, base_url, api_key)
 
 
+def post(base_url, api_key, path="chat/completions", **body):
+    body = {"model": "policy", "messages": [{"role": "user", "content": "?"}], "input": "?"} | body
+    return httpx.post(f"{base_url}/{path}", json=body, headers={"Authorization": f"Bearer {api_key}"}, timeout=20)
+
+
+def refused(task, base_url, api_key, *, path="chat/completions", body):
+    """Sends a body that is refused, and returns why; then one that is answered."""
+    answer = post(base_url, api_key, path, **body)
+    post(base_url, api_key)
+    return f"{answer.status_code} {answer.json()['error']['message']}"
+
+
+def corrects(task, base_url, api_key):
+    """Changes the call that the policy made."""
+    messages = [{"role": "user", "content": "?"}]
+    said = post(base_url, api_key, messages=messages, tools=TOOLS).json()["choices"][0]["message"]
+    said["tool_calls"][0]["function"]["arguments"] = json.dumps({"x": 22})
+    messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "44"}]
+    return post(base_url, api_key, messages=messages, tools=TOOLS).json()["choices"][0]["message"]["content"]
+
+
+def stops(task, base_url, api_key):
+    return post(base_url, api_key, stop=["ll", "x"]).json()["choices"][0]["message"]["content"]
+
+
+def returns(task, base_url, api_key, *, what):
+    import numpy
+
+    post(base_url, api_key)
+    return {"number": numpy.float32(0.5), "odd text": "a\\ud800b", "huge": 10**400}[what]
+
+
+async def at_once(task, base_url, api_key):
+    """Asks three things at once."""
+    import asyncio
+
+    client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+    asked = [[{"role": "user", "content": f"Question {at}"}] for at in range(3)]
+    made = [client.chat.completions.create(model="policy", messages=messages) for messages in asked]
+    return "|".join(said.choices[0].message.content for said in await asyncio.gather(*made))
+
+
+LATE = []
+
+
+async def leaves(task, base_url, api_key):
+    """Returns while a request of its own is under way."""
+    import asyncio
+
+    client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+
+    async def ask():
+        await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "?"}])
+
+    await ask()
+    LATE.append(asyncio.create_task(ask()))
+    return "done"
+
+
+async def blocks(task, base_url, api_key):
+    import time
+
+    time.sleep(30)
+
+
 def stranger(task, base_url, api_key):
     body = {"model": "policy", "messages": [{"role": "user", "content": "?"}]}
     return httpx.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": "Bearer x"}).json()["error"]
@@ -175,6 +241,7 @@ def test_an_agent_with_a_tool_is_recorded_as_the_policy_saw_it(name: str, agents
     assert (answer.kind, answer.text) == ("answer", "It is 42.")
     turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
     assert turns == [CALL.removesuffix("<|im_end|>"), "It is 42."]
+    assert setting.tokenizer is not None
     whole = decode(setting.tokenizer, trajectory.tokens)
     assert whole.endswith(
         f"<|im_start|>user\nDouble 21, please.<|im_end|>\n<|im_start|>assistant\n{CALL}\n"
@@ -223,6 +290,118 @@ def test_an_agent_that_goes_wrong_has_no_score_and_says_why(
     assert episode.trajectory.stop == "failed"
     assert reason in episode.trajectory.actions[-1].failure
     assert "agents_of_test.py:" in episode.trajectory.actions[-1].failure
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("chat/completions", {"tools": ["add"]}, "the body has not the form of OpenAI's API"),
+        ("chat/completions", {"messages": [{"role": []}]}, "the body has not the form of OpenAI's API"),
+        ("chat/completions", {"stop": 5}, "stop: should be a text, or a list of at most 16, none of them empty"),
+        ("chat/completions", {"stop": [""]}, "stop: should be a text, or a list of at most 16, none of them empty"),
+        ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format = "),
+        ("chat/completions", {"tool_choice": "required"}, "tool_choice = 'required' is not supported here"),
+        ("responses", {"text": {"format": {"type": "json_schema"}}}, "text.format: only text is supported here"),
+        (
+            "chat/completions",
+            {"tools": [{"type": "function", "function": {"name": "a", "description": "\ue0005\ue001"}}]},
+            "tools: the schemas have a character U+E000",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_refused_in_one_line_and_the_episode_goes_on(
+    path: str, body: dict[str, Any], reason: str, agents: Callable[..., AgentSetting], capfd: pytest.CaptureFixture[str]
+) -> None:
+    [episode] = played(agents("refused", parameters={"path": path, "body": body}), "42<|im_end|>")
+    assert episode.trajectory.actions[-1].text.startswith(f"400 {reason}")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_agent_gets_a_turn_without_the_stop_text_that_it_named(agents: Callable[..., AgentSetting]) -> None:
+    [episode] = played(agents("stops"), "hello<|im_end|>")
+    assert episode.trajectory.actions[-1].text == "he"
+    assert [one.text for one in episode.trajectory.segments if one.author == "policy"] == ["hell"]
+
+
+def test_a_call_that_an_agent_changes_is_read_as_it_was_changed(agents: Callable[..., AgentSetting]) -> None:
+    [episode] = played(agents("corrects"), CALL, "44<|im_end|>")
+    first, second = episode.trajectories
+    assert (first.stop, '"x": 21' in first.text, '"x": 21' in second.text) == ("rewritten", True, False)
+    assert '"x": 22' in second.text
+
+
+@pytest.mark.parametrize(
+    ("what", "text", "result", "failure"),
+    [("number", "hm", "0.5", ""), ("odd text", "a?b", None, ""), ("huge", "", None, "returns: returned 1000")],
+)
+def test_an_agent_returns_numbers_of_any_kind_and_text_that_files_can_hold(
+    what: str, text: str, result: str | None, failure: str, agents: Callable[..., AgentSetting]
+) -> None:
+    [episode] = played(agents("returns", parameters={"what": what}), "hm<|im_end|>")
+    last = episode.trajectory.actions[-1]
+    assert (last.text, last.result) == (text, result)
+    assert failure in (last.failure or "")
+
+
+def test_requests_at_once_of_one_agent_are_answered_each_in_a_trajectory_of_its_own(
+    agents: Callable[..., AgentSetting],
+) -> None:
+    [episode] = played(agents("at_once"), *(f"turn {at}<|im_end|>" for at in "abc"))
+    assert [one.stop for one in episode.trajectories] == ["rewritten", "rewritten", "answered"]
+    seen = {one.text.partition("Question ")[2][0]: one.segments[-1].text for one in episode.trajectories}
+    assert seen == dict(zip("012", episode.trajectory.actions[-1].text.split("|"), strict=True))
+    assert sorted(seen.values()) == ["turn a", "turn b", "turn c"]
+
+
+def test_an_environment_is_closed_by_a_method_that_is_asynchronous_or_not() -> None:
+    for kind in (Closing, ClosingLater):
+        env = kind()
+        engine = ScriptedEngine(chat_tokenizer(KEEPS), lambda text, sampling: "42")
+        limits = {"context": 100, "temperature": 1.0, "key": (0,)}
+        rollout = Rollout(engine=engine, renderer=Renderer(chat_tokenizer(KEEPS)), **limits)
+        asyncio.run(rollout.episode(env, Task(id="q", question="?"), 0, 0))
+        assert env.closed
+
+
+class Closing:
+    """An environment of one turn, made without Sleuth's classes."""
+
+    closed = False
+
+    async def open(self) -> Reply:
+        return Reply(pieces=(Piece(text="?"),), max_tokens=4)
+
+    async def reply(self, text: str, stop: StopReason) -> Reply:
+        return Reply(done="answered")
+
+    def close(self) -> Any:
+        self.closed = True
+
+
+class ClosingLater(Closing):
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_request_that_an_agent_leaves_behind_is_refused(agents: Callable[..., AgentSetting]) -> None:
+    setting = agents("leaves")
+    for _ in range(4):  # the request comes before, with or after the end
+        [episode] = played(setting, "42<|im_end|>")
+        assert episode.trajectory.stop == "answered"
+    late = setting.make.function.module.LATE
+    until = time.monotonic() + 10
+    while not all(task.done() for task in late) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert all(task.done() and task.exception() is not None for task in late)
+
+
+def test_an_agent_that_blocks_the_event_loop_does_not_hold_up_those_after_it(
+    agents: Callable[..., AgentSetting],
+) -> None:
+    [episode] = played(agents("blocks", seconds=0.2), "42<|im_end|>")
+    assert "none may wait for another or block its event loop" in episode.trajectory.actions[-1].failure
+    [episode] = played(agents("by_responses", seconds=5.0), "42<|im_end|>")
+    assert episode.trajectory.stop == "answered"
 
 
 def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callable[..., AgentSetting]) -> None:

@@ -224,6 +224,13 @@ def test_what_an_advantage_may_be_is_named(recipe):
         load_recipe(recipe, ["grpo.loss.advantage=gpro"])
 
 
+@pytest.mark.slow
+def test_an_advantage_that_leaves_all_episodes_out_makes_a_step_without_an_update(run, recipe, tmp_path):
+    own(recipe, "def nothing(scores): return [None] * len(scores)\n")
+    run(recipe, tmp_path / "run", "grpo.loss.advantage=ideas:nothing", "grpo.stop_after=1")
+    assert (figures(tmp_path / "run")[0]["loss"], figures(tmp_path / "run")[0]["missing_fraction"]) == (None, 0.0)
+
+
 CREDITS = """
 from sleuth.types import Credit, Score
 
@@ -460,6 +467,16 @@ def test_a_source_that_yields_other_rows_after_a_resume_is_refused(recipe, tmp_p
     (tmp_path / "start.txt").write_text("1")
     with pytest.raises(UserCodeError, match=r"shifted: yields other rows than the 4 that the run took: put it back"):
         Stream(stage.data, 4, stream.sha256)
+
+
+def test_a_source_may_fill_the_same_dict_for_each_row(recipe):
+    own(
+        recipe,
+        "def filled():\n    row = {}\n    for at in range(20):\n        row['question'] = str(at)\n        yield row\n",
+    )
+    [stage] = load_recipe(recipe, [streamed("filled")]).stages_of(GrpoRecipe).values()
+    assert isinstance(stage.data, StreamRecipe)
+    assert [task.question for task in Stream(stage.data).take(3)] == ["0", "1", "2"]
 
 
 def test_a_source_that_ends_early_says_after_how_many_rows(recipe):

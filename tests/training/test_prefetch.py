@@ -89,6 +89,12 @@ def test_what_cannot_be_honest_is_refused(recipe_file, more, loss, problem):
         load_recipe(recipe_file, overrides)
 
 
+def test_a_temperature_that_changes_is_refused_where_episodes_are_played_ahead(recipe_file):
+    lagging = [engine(urls=["http://a"], max_policy_lag=1), "stage.1.loss.old_logprobs=sampler"]
+    with pytest.raises(SleuthError, match="plays a step at the temperature of the one before"):
+        load_recipe(recipe_file, [*lagging, "stage.1.sampling.temperature={ 0 = 1.0, 9 = 0.5 }"])
+
+
 @pytest.fixture
 def server(servers) -> EmulatedServer:
     [server] = servers("sglang")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import Caller, finite_number, plain, shown_value
 from sleuth.own.functions import UserCodeError, UserFunction, first_parameter, load_function, require_arguments
 from sleuth.recipe.rewards import FunctionFields
@@ -77,7 +78,7 @@ class FunctionReward:
         found = plain(found)
         score = found if isinstance(found, Score) else Score(value=found)
         parts, value = checked_parts(self.function, score.parts, self.part), finite_number(score.value)
-        note = str(score.note or "")
+        note = replace_surrogates(str(score.note or ""))
         if score.value is None:
             return replace(self._missing(note or f"{self.function.short_name} returned None"), parts=parts)
         if value is None:

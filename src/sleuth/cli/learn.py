@@ -104,7 +104,7 @@ def learn(
             f"{folder}: {made['test'].total()} questions to test with, and fewer than {LEAST_TEST} certify nothing: "
             "add documents, or let a --teacher write questions"
         )
-    steps.require_same(files["train"])
+    steps.require_same(home / TRAINING, files["train"])
 
     from sleuth.cli.certify import certify
     from sleuth.cli.convert import export
@@ -154,12 +154,11 @@ class _Steps:
     """The steps under their headings, with their `seconds`; in the home too, for `sleuth watch`."""
 
     def __init__(self, home: Path, *, quiet: bool, as_json: bool) -> None:
-        from sleuth.recipe.shipped import STEPS, TRAINING
+        from sleuth.recipe.shipped import STEPS
         from sleuth.report.run_files import read_object
 
         self.seconds: dict[str, float] = {}
-        self._home, self._quiet, self._as_json = home, quiet, as_json
-        self._file, self._training = home / STEPS, home / TRAINING
+        self._home, self._file, self._quiet, self._as_json = home, home / STEPS, quiet, as_json
         self._trained_on = read_object(self._file).get("trained_on") if self._file.is_file() else None
 
     @contextmanager
@@ -186,12 +185,12 @@ class _Steps:
                     lock.release()
         self.seconds[name] = round(time.monotonic() - began, 1)
 
-    def require_same(self, questions: Path) -> None:
+    def require_same(self, training: Path, questions: Path) -> None:
         """Raises SleuthError for a training that began with other questions, some of which may be in the test now."""
         digest = file_sha256(questions)
-        if self._training.is_dir() and self._trained_on not in (None, digest):
+        if training.is_dir() and self._trained_on not in (None, digest):
             raise SleuthError(
-                f"{self._training}: trained on other questions than {questions} has now, as documents or the teacher "
+                f"{training}: trained on other questions than {questions} has now, since documents or the teacher have "
                 "changed; remove that folder to train anew, or name another home with --run"
             )
         self._trained_on = digest

@@ -7,6 +7,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
@@ -101,7 +102,7 @@ class Stream:
     def _next(self, count: int) -> list[Any]:
         if self._rows is None:
             self._rows = iter(self.call.function.call(**self.arguments))
-        return [*islice(self._rows, count)]
+        return [copy(row) for row in islice(self._rows, count)]  # a function may fill the same dict again
 
     def _task(self, row: Any, number: int) -> Task:
         function = self.call.function

@@ -13,11 +13,12 @@ import math
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
@@ -32,10 +33,12 @@ from sleuth.episodes.agent_messages import (
     chat_request,
     response_request,
 )
-from sleuth.episodes.chat_template import ChatTemplate
+from sleuth.episodes.chat_template import KEPT, ChatTemplate
 from sleuth.episodes.function import env_code_in, failed
+from sleuth.episodes.protocol import AGENT
 from sleuth.episodes.setting import Setting
-from sleuth.own.calls import Caller, delaying_engine
+from sleuth.host.escapes import replace_surrogates
+from sleuth.own.calls import Caller, delaying_engine, finite_number, shown_value
 from sleuth.own.functions import UserCodeError, load_function, require_arguments
 from sleuth.rollout import EPISODES_AT_ONCE
 from sleuth.types import Action, Env, EpisodeKey, Reply, SleuthError, StopReason, Task
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 
 MAX_BODY = 16 * 2**20
 """Bytes of a request."""
+ENDED = "the episode has ended"
+TOGETHER = "; the policy writes when all agents have asked, so none may wait for another or block its event loop"
 Json = dict[str, Any]
 
 
@@ -71,6 +76,9 @@ class AgentEnv:
         self.calls = 0
         self.pending: Pending | None = None
         self.last: Turn | None = None
+        self._received: list[Pending] = []
+        self._ended = False
+        self._lock = Lock()  # of the two above, which the thread of the endpoint reads too
 
     async def open(self) -> Reply:
         self._loop = asyncio.get_running_loop()
@@ -91,18 +99,21 @@ class AgentEnv:
     async def close(self) -> None:
         """Ends the agent, whose requests get no answer any more."""
         endpoint_of_process().remove(self._key)
-        for pending in [self.pending, *self._left()]:
-            if pending is not None:
-                pending.answer.set_exception(BadRequestError("the episode has ended: its context is full"))
+        with self._lock:
+            self._ended = True
+        for pending in self._received:
+            if not pending.answer.done():
+                pending.answer.set_exception(BadRequestError(ENDED))
         self._agent.cancel()
         await asyncio.gather(self._agent, return_exceptions=True)
 
     def receive(self, pending: Pending) -> None:
-        """Takes a request from the thread of the endpoint."""
-        self._loop.call_soon_threadsafe(self._requests.put_nowait, pending)
-
-    def _left(self) -> list[Pending]:
-        return [self._requests.get_nowait() for _ in range(self._requests.qsize())]
+        """Takes a request from the thread of the endpoint. Raises BadRequestError if the episode has ended."""
+        with self._lock:
+            if self._ended:
+                raise BadRequestError(ENDED)
+            self._received.append(pending)
+            self._loop.call_soon_threadsafe(self._requests.put_nowait, pending)
 
     async def _next(self) -> Reply:
         """The reply that the agent's next request is, or the end of the episode."""
@@ -116,16 +127,15 @@ class AgentEnv:
             return self._end()
         if not request.done():
             request.cancel()
-            return failed(
-                self.setting.make.function.error(f"neither asked nor returned within {self.setting.seconds:g} seconds")
-            )
+            late = f"neither asked nor returned within {self.setting.seconds:g} seconds"
+            return failed(self.setting.make.function.error(f"{late}{TOGETHER}"))
         self.pending = request.result()
         self.calls += 1
         if self.calls > self.setting.calls:
             return failed(self.setting.make.function.error(f"asked more than calls = {self.setting.calls} times"))
         try:
             framed = self.history.framed(self.pending.asked)
-        except SleuthError as error:  # such as a template without tools
+        except (SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
             self.pending.answer.set_exception(BadRequestError(str(error)))
             self.pending = None
             return await self._next()
@@ -155,11 +165,11 @@ class AgentEnv:
             if self.last is None:
                 raise function.error("returned without asking the model")
             if isinstance(returned, str):
-                return Reply(action=Action(kind="answer", text=returned.strip()), done="answered")
-            if isinstance(returned, bool | int | float) and math.isfinite(returned):
-                action = Action(kind="answer", text=self.last.text, result=repr(float(returned)))
-                return Reply(action=action, done="answered")
-            raise function.error(f"returned {repr(returned)[:60]}; expected its answer as text, or a score as a number")
+                return Reply(action=Action(kind="answer", text=replace_surrogates(returned.strip())), done="answered")
+            if (score := finite_number(returned)) is not None:
+                return Reply(action=Action(kind="answer", text=self.last.text, result=repr(score)), done="answered")
+            shown = shown_value(returned)
+            raise function.error(f"returned {shown}; expected its answer as text, or a score as a number")
         except UserCodeError as error:
             return failed(error)
 
@@ -192,6 +202,8 @@ class AgentSetting(Setting):
         assert self.tokenizer is not None  # only a check has none, and plays nothing
         name = json.dumps(tools, sort_keys=True)
         if name not in self.templates:
+            if len(self.templates) >= KEPT:
+                self.templates.clear()
             self.templates[name] = ChatTemplate(self.tokenizer, flags=self.flags, tools=tools)
         return self.templates[name]
 
@@ -203,7 +215,7 @@ def agent_setting(env: AgentEnvRecipe, tokenizer: PreTrainedTokenizerFast | None
     require_arguments(function, 3, env.parameters, f"{function.short_name}(task, base_url, api_key)")
     return AgentSetting(
         dialect=replace(dialect_of(env.dialect), turn_tokens=env.turn_tokens),
-        prompt_name="",
+        prompt_name=AGENT,
         prompt="",
         prompt_role="raw",
         template=None,
@@ -237,9 +249,16 @@ class Endpoint:
                 Route("/v1/models", self._models),
             ]
         )
+        with suppress(ImportError, OSError, ValueError):  # an episode takes two files, and many shells allow 1,024
+            import resource
+
+            limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(most, 8 * EPISODES_AT_ONCE)), most))
         listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
-        config = uvicorn.Config(app, log_level="error", access_log=False, ws="none", lifespan="off")
+        config = uvicorn.Config(
+            app, log_level="error", access_log=False, ws="none", lifespan="off", timeout_keep_alive=60
+        )
         server = uvicorn.Server(config)
         server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
         Thread(target=server.run, kwargs={"sockets": [listening]}, name="agents", daemon=True).start()
@@ -266,7 +285,7 @@ class Endpoint:
         return await self._answered(request, response_request, response_object, response_events)
 
     async def _answered(self, request: Any, read: Any, whole: Any, pieces: Any) -> Any:
-        from starlette.responses import JSONResponse, StreamingResponse
+        from starlette.responses import JSONResponse, Response
 
         env = self._episodes.get(request.headers.get("authorization", "").removeprefix("Bearer "))
         if env is None:
@@ -280,11 +299,13 @@ class Endpoint:
             turn = await asyncio.wrap_future(pending.answer)
         except (BadRequestError, ValueError, RecursionError) as error:
             return _refused(400, str(error))
+        except (AttributeError, TypeError) as error:
+            return _refused(400, f"the body has not the form of OpenAI's API: {error}")
         answer = whole(turn)
         if body.get("stream"):
             lines = [_event(event) for event in pieces(answer)]
             done = [] if "output" in answer else ["data: [DONE]\n\n"]
-            return StreamingResponse(_lines([*lines, *done]), media_type="text/event-stream")
+            return Response("".join([*lines, *done]), media_type="text/event-stream")
         return JSONResponse(answer)
 
 
@@ -307,11 +328,6 @@ def _refused(status: int, reason: str) -> Any:
     from starlette.responses import JSONResponse
 
     return JSONResponse({"error": {"message": reason, "type": "invalid_request_error"}}, status_code=status)
-
-
-async def _lines(lines: Sequence[str]) -> AsyncIterator[str]:
-    for line in lines:
-        yield line
 
 
 def _event(event: Json) -> str:

@@ -18,6 +18,7 @@ from sleuth.types import Piece, StopReason
 MODEL = "policy"
 """The name of the model."""
 MAX_MESSAGES = 1024
+MAX_STOPS = 16
 ROLES: Mapping[Any, Role] = {
     "system": "system",
     "developer": "system",
@@ -27,7 +28,10 @@ ROLES: Mapping[Any, Role] = {
 }
 TEXTS = ("text", "input_text", "output_text")
 """Types of the parts of a message that are text."""
-REFUSED = {"n": (None, 1), "logprobs": (None, False), "top_logprobs": (None, 0), "logit_bias": (None, {})}
+REFUSED = {
+    **{"n": (None, 1), "logprobs": (None, False), "top_logprobs": (None, 0), "logit_bias": (None, {})},
+    **{"response_format": (None, {"type": "text"}), "tool_choice": (None, "auto")},
+}
 """Fields that would change an answer and are not supported, with the values that leave it as it is."""
 
 
@@ -81,11 +85,14 @@ def chat_request(body: Mapping[str, Any]) -> Asked:
     """A body of chat completions. Raises BadRequestError."""
     _require_plain(body)
     limit = body.get("max_completion_tokens") or body.get("max_tokens")
-    stops = body.get("stop") or ()
+    stops = body.get("stop") or []
+    stops = [stops] if isinstance(stops, str) else stops
+    if not isinstance(stops, list) or not all(stops) or len(stops) > MAX_STOPS:
+        raise BadRequestError(f"stop: should be a text, or a list of at most {MAX_STOPS}, none of them empty")
     return Asked(
         said=tuple(_said(message) for message in _entries(body, "messages")),
         tools=tuple(_tools(body.get("tools"))),
-        stops=(stops,) if isinstance(stops, str) else tuple(map(_text, stops)),
+        stops=tuple(map(_text, stops)),
         max_tokens=_limit(limit),
     )
 
@@ -99,6 +106,8 @@ def response_request(body: Mapping[str, Any]) -> Asked:
         items = [{"role": "system", "content": body["instructions"]}, *items]
     if body.get("previous_response_id"):
         raise BadRequestError("previous_response_id: nothing is stored here; send the whole input")
+    if ((body.get("text") or {}).get("format") or {}).get("type", "text") != "text":
+        raise BadRequestError("text.format: only text is supported here; leave it out")
     said: list[Said] = []
     for item in items:
         kind = item.get("type", "message")
@@ -198,12 +207,13 @@ class History:
     template: Callable[[tuple[Mapping[str, Any], ...]], ChatTemplate]
     text: str = ""
     end: str = ""
+    stops: tuple[str, ...] = ()
     turns: list[tuple[Turn, str]] = field(default_factory=list)
 
     def framed(self, asked: Asked) -> Framed:
         """The pieces to append for a request."""
         template = self.template(asked.tools)
-        self.end = template.end
+        self.end, self.stops = template.end, asked.stops
         history = template.pieces(list(self._messages(asked.said, template)))
         seen, self.text = self.text, text_of(history)
         if seen and self.text.startswith(seen):
@@ -213,7 +223,8 @@ class History:
     def written(self, text: str, stop: StopReason) -> Turn:
         """What the agent gets for a turn of the policy."""
         self.text += text + (self.end if stop == "eos" else "")
-        turn = self._turn(text, stop)
+        before_stops = [text, *(text.partition(one)[0] for one in self.stops)]  # an API leaves the stop text out
+        turn = self._turn(min(before_stops, key=len), stop)
         self.turns.append((turn, text))
         return turn
 
@@ -257,9 +268,9 @@ class History:
     def _sampled(self, one: Said, left: list[tuple[Turn, str]]) -> str:
         """The first turn of those `left` that this message is, as it was sampled; else the message as a turn would be
         written. A turn is put back once."""
-        names = {call.id for call in one.calls}
+        calls = _read_calls(one.calls)
         for at, (turn, text) in enumerate(left):
-            if names == {call.id for call in turn.calls} and (names or one.text == turn.text):
+            if calls == _read_calls(turn.calls) and (calls or one.text == turn.text):
                 del left[: at + 1]
                 return text
         return "\n".join([*([one.text] if one.text else []), *map(self._call_text, one.calls)])
@@ -268,6 +279,11 @@ class History:
         arguments = parsed(call.arguments)
         written = {"name": call.name, "arguments": call.arguments if arguments is None else arguments}
         return self.dialect.search.around(f"\n{json.dumps(written, ensure_ascii=False)}\n")
+
+
+def _read_calls(calls: Sequence[Call]) -> list[Any]:
+    """What is the same however arguments are written."""
+    return [(call.id, call.name, parsed(call.arguments) or call.arguments) for call in calls]
 
 
 def _escaped(dialect: Dialect, inner: str) -> str:

@@ -74,6 +74,8 @@ class ChatTemplate:
                     f"template_flags.{flag}: the chat template has no such flag; remove it, or, where a recipe that "
                     "this one extends has it, set template_flags = {}"
                 )
+        if PLACEHOLDERS.search(json.dumps(self.tools, ensure_ascii=False)):
+            raise SleuthError("tools: the schemas have a character U+E000, which stands for other texts here")
         self.pieces([_user("?")])
         if tools:
             self._require_tools()

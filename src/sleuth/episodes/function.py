@@ -15,6 +15,7 @@ from sleuth.episodes.mcp_server import tool_server, tools_sha256
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.setting import Setting
 from sleuth.episodes.tables import FunctionEnvRecipe
+from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller
 from sleuth.own.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved, sources_of
 from sleuth.recipe.draft import read_toml
@@ -84,6 +85,9 @@ class FunctionEnv:
         actions = (*reply.earlier, reply.action) if reply.action is not None else reply.earlier
         if not all(isinstance(action, Action) for action in actions):
             raise error(f"{method} returned an action that is not a sleuth.types.Action")
+        texts = (*texts, *(action.text for action in actions), *(action.result for action in actions))
+        if odd := next((text for text in texts if replace_surrogates(text) != text), None):
+            raise error(f"{method} returned {ascii(odd)[:60]}, which no file can hold: it has an unpaired surrogate")
         if method == "open" and not reply.pieces and reply.done is None:
             raise error("open returned no pieces, so that the policy would have no prompt")
         return reply

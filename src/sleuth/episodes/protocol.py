@@ -78,6 +78,10 @@ HISTORY = {"sleuth_version", "reward", "loss", "questions_sha256"}
 """Fields about the origin of a checkpoint, which do not affect evaluation."""
 
 
+AGENT = "agent"
+"""Name of the prompt where an agent of the user writes all prompts."""
+
+
 def text_sha256(text: str) -> str:
     """sha256 of a text's UTF-8 bytes."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -138,8 +142,10 @@ class ProtocolCard(_Record):
 
     @property
     def own_environment(self) -> str | None:
-        """The class of the user that was the environment, `MODULE:NAME`; None for ours, which have a prompt."""
-        return self.env.functions[0] if self.env is not None and not self.prompt_text else None
+        """The class of the user that was the environment, `MODULE:NAME`; None for ours, which have a prompt, and for an
+        agent, of which a card has not all."""
+        own = self.env is not None and not self.prompt_text and self.prompt != AGENT
+        return self.env.functions[0] if own and self.env is not None else None
 
     @property
     def retriever_is_unknown(self) -> bool:

@@ -92,7 +92,7 @@ class Caller:
         done = asyncio.run_coroutine_threadsafe(_awaited(call, arguments, keywords), loop)
         try:
             return await self._wait(done)
-        except UserCodeError:
+        except (UserCodeError, asyncio.CancelledError):  # cancelled: by who waits no longer, as for an agent
             await _leave_if_blocked(loop)
             raise
 
@@ -102,9 +102,12 @@ class Caller:
             await asyncio.wait([future], timeout=self.seconds)
             if future.done() and not future.cancelled():
                 return future.result()
+            cancelled = future.cancelled()
         finally:
             future.cancel()
-        raise self.function.error(f"did not return within {self.seconds:g} seconds")
+        raise self.function.error(
+            "cancelled itself" if cancelled else f"did not return within {self.seconds:g} seconds"
+        )
 
 
 class _Threads:

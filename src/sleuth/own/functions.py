@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from sleuth.host.escapes import replace_surrogates
 from sleuth.own.permission import CODE, prints_to_stderr
 from sleuth.types import SleuthError
 
@@ -408,5 +409,5 @@ def _line_in(traceback: TracebackType | None, files: set[Path]) -> str:
 
 
 def _told(error: BaseException) -> str:
-    text = " ".join(str(error).split())[:300]
+    text = replace_surrogates(" ".join(str(error).split())[:300])
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

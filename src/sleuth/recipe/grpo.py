@@ -241,6 +241,11 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 'engine.max_policy_lag = 1 trains on samples of older weights, and loss.old_logprobs = "learner" '
                 'treats them as on-policy: set loss.old_logprobs = "sampler", or loss.tis_cap'
             )
+        if lag and "sampling.temperature" in scheduled(self):
+            yield (
+                "engine.max_policy_lag = 1 plays a step at the temperature of the one before, and the loss would take "
+                "another: set one number as sampling.temperature, or max_policy_lag = 0"
+            )
         if size is not None and size > self.prompts_per_step:
             yield (
                 f"prompts_per_update = {size} is more than the prompts_per_step = {self.prompts_per_step} of a step; "

@@ -55,12 +55,13 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     return Path(context.model)
 
 
-def evaluate_step(context: StageContext, step: int, trained: NamedModel) -> None:
-    """Writes the evaluations that are `pending` after a step of a stage that trains, `eval/steps/NAME.STEP.json`, and
-    adds their figures to its row. `trained` has the weights of the checkpoint that it is named after. Raises
-    SleuthError if one of them lacks the figure by which the stage chooses its best checkpoint."""
+def evaluate_step(context: StageContext, step: int, trained: NamedModel) -> dict[str, Any]:
+    """Writes the evaluations that are `pending` after a step of a stage that trains, `eval/steps/NAME.STEP.json`, adds
+    their figures to its row, and returns them. `trained` has the weights of the checkpoint that it is named after.
+    Raises SleuthError if one of them lacks the figure by which the stage chooses its best checkpoint."""
     at, folder, key = context.first_step + step, context.folder, context.stage.best_key
     stages = {stage.name: index for index, stage in context.recipe.stages_of(EvaluateRecipe).items()}
+    added = dict[str, Any]()
     for name in context.checkpoints.pending(step):
         asked = replace(context, index=stages[name], model=trained.name, trained=context.index + 1)
         stage, file = context.recipe.stages_of(EvaluateRecipe)[stages[name]], f"{STEPS}/{name}.{step_name(at)}"
@@ -75,6 +76,8 @@ def evaluate_step(context: StageContext, step: int, trained: NamedModel) -> None
             has = ", ".join(figure for figure, value in measured.items() if value is not None)
             raise SleuthError(f"best = {context.stage.best!r}: the evaluation {name} has no such figure; it has {has}")
         folder.amend_metrics(context.stage.name, at, figures)
+        added |= figures
+    return added
 
 
 def _measure(

@@ -388,7 +388,7 @@ def step_advantages(
     found = [advantages_of(group, stage, at in replaced) for at, group in enumerate(groups)]
     if own is not None:
         kept = [at for at, of_group in enumerate(found) if any(value is not None for value in of_group)]
-        for at, of_group in zip(kept, own([values_of(groups[at]) for at in kept]), strict=True):
+        for at, of_group in zip(kept, own([values_of(groups[at]) for at in kept]) if kept else (), strict=True):
             found[at] = of_group
     return found
 

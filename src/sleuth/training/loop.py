@@ -95,8 +95,8 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
         for line in lines or trainer.opening():
             folder.say(line)
         with StopRequest(folder.say) as request:
-            if saved and stage.evaluates_at(begin):  # a kill may have ended it
-                _evaluate(context, trainer, begin, saved.checkpoint)
+            if saved and rows and stage.evaluates_at(begin):  # a kill may have ended it
+                rows[-1] |= _evaluate(context, trainer, begin, saved.checkpoint)
             for step in range(begin + 1, end + 1):
                 if stage.stop_after_worse and ranks.broadcast(context.checkpoints.ends_early):
                     many = f"{stage.best} was not better in {stage.stop_after_worse} evaluations"
@@ -127,7 +127,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
                     if owed:
                         folder.say(f"step {step}: is not evaluated without its checkpoint")
                     elif checkpoint is not None:
-                        _evaluate(context, trainer, step, checkpoint)
+                        rows[-1] |= _evaluate(context, trainer, step, checkpoint)
                         signalled = request.agreed(ranks)
                 if signalled:
                     line = f"saved at step {step}; the same command goes on"
@@ -143,14 +143,14 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     return best
 
 
-def _evaluate(context: StageContext, trainer: Trainer, step: int, checkpoint: Path) -> None:
-    """Measures what is pending at a step; the first rank asks."""
+def _evaluate(context: StageContext, trainer: Trainer, step: int, checkpoint: Path) -> Figures:
+    """Measures what is pending at a step, and returns its figures; the first rank asks."""
     pool = trainer.engine if isinstance(trainer.engine, PoolEngine) else None
     trained = NamedModel(
         name=str(checkpoint), model=trainer.model, tokenizer=trainer.tokenizer, open_pool=lambda *_: pool
     )
     with releasing_cached_memory(), quiet(sys.stderr.isatty()):  # on a terminal there is the bar of the steps
-        context.ranks.broadcast(lambda: evaluate_step(context, step, trained))
+        return context.ranks.broadcast(lambda: evaluate_step(context, step, trained))
 
 
 def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: type[Update] = Update) -> Figures:

@@ -181,7 +181,7 @@ def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage
     allowed = stage.max_missing_fraction
     if len(notes) > allowed * episodes:
         reason = f"more than max_missing_fraction = {allowed} allows"
-    elif all(advantage is None for of_group in advantages for advantage in of_group):
+    elif notes and all(advantage is None for of_group in advantages for advantage in of_group):
         reason = f"so that no group keeps the {MIN_SIBLINGS} scores that it needs"
     else:
         return
