@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from inspect import isawaitable
+from typing import Any
 
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import Renderer
@@ -107,10 +108,13 @@ async def play(
             reply = await env.reply(completion.text, completion.stop)
             turn += 1
     finally:
-        if (close := getattr(env, "close", None)) is not None:
-            closing = close()
-            if isawaitable(closing):
-                await closing
+        await close(env)
+
+
+async def close(env: Any) -> None:
+    """Ends an environment, if it has a method `close`, asynchronous or not."""
+    if isawaitable(closing := env.close() if hasattr(env, "close") else None):
+        await closing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

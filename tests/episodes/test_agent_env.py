@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,11 +17,13 @@ from chat_tokenizers import KEEPS, STRIPS, chat_tokenizer
 from sleuth.answers.tables import agent_score
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.agent import AgentSetting, agent_setting, endpoint_of_process
+from sleuth.episodes.fitting import require_room
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.episodes.tables import AgentEnvRecipe
 from sleuth.learn.batch import trajectory_row
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import load_model
+from sleuth.recipe.data import QuestionsRecipe
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
 from sleuth.types import Episode, Piece, Reply, Sampling, StopReason, Task
@@ -279,7 +282,7 @@ def test_a_history_that_an_agent_rewrites_starts_a_new_trajectory_under_one_scor
         ("asleep", {"seconds": 0.2}, "asleep: neither asked nor returned within 0.2 seconds"),
         ("mistaken", {}, "model = 'gpt-5': the model that is trained is named 'policy'"),
         ("silent", {}, "silent: returned without asking the model"),
-        ("returns_nothing", {}, "returns_nothing: returned None; expected its answer as text, or a score as a number"),
+        ("returns_nothing", {}, "returns_nothing: returned None; expected an answer (text) or a score (a number)"),
         ("stranger", {}, "stranger: returned"),
     ],
 )
@@ -402,6 +405,19 @@ def test_an_agent_that_blocks_the_event_loop_does_not_hold_up_those_after_it(
     assert "none may wait for another or block its event loop" in episode.trajectory.actions[-1].failure
     [episode] = played(agents("by_responses", seconds=5.0), "42<|im_end|>")
     assert episode.trajectory.stop == "answered"
+
+
+def test_an_agent_that_is_asked_for_its_prompt_alone_is_let_go(agents: Callable[..., AgentSetting]) -> None:
+    setting = agents("with_a_tool")
+    assert setting.tokenizer is not None
+    tasks = [Task(id=str(at), question="?" * (at + 1)) for at in range(3)]
+    data = QuestionsRecipe.model_validate({"questions": "unused.jsonl"})
+    require_room(data, setting, setting.tokenizer, tasks, context=1000)
+    assert not endpoint_of_process()._episodes
+    limit = time.monotonic() + 10
+    while any("with_a_tool" in one.name for one in threading.enumerate()) and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert not any("with_a_tool" in one.name for one in threading.enumerate())
 
 
 def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callable[..., AgentSetting]) -> None:

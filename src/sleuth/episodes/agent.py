@@ -21,6 +21,10 @@ from functools import cache
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialect import dialect_of
@@ -92,8 +96,7 @@ class AgentEnv:
     async def reply(self, text: str, stop: StopReason) -> Reply:
         assert self.pending is not None  # a turn answers a request
         self.last = self.history.written(text, stop)
-        pending, self.pending = self.pending, None
-        pending.answer.set_result(self.last)
+        self.pending.answer.set_result(self.last)
         return await self._next()
 
     async def close(self) -> None:
@@ -137,7 +140,6 @@ class AgentEnv:
             framed = self.history.framed(self.pending.asked)
         except (SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
             self.pending.answer.set_exception(BadRequestError(str(error)))
-            self.pending = None
             return await self._next()
         limit = self.setting.turn_tokens
         return Reply(
@@ -168,8 +170,7 @@ class AgentEnv:
                 return Reply(action=Action(kind="answer", text=replace_surrogates(returned.strip())), done="answered")
             if (score := finite_number(returned)) is not None:
                 return Reply(action=Action(kind="answer", text=self.last.text, result=repr(score)), done="answered")
-            shown = shown_value(returned)
-            raise function.error(f"returned {shown}; expected its answer as text, or a score as a number")
+            raise function.error(f"returned {shown_value(returned)}; expected an answer (text) or a score (a number)")
         except UserCodeError as error:
             return failed(error)
 
@@ -237,10 +238,6 @@ class Endpoint:
     """Chat completions and responses for the episodes that are under way. `url` ends with `/v1`."""
 
     def __init__(self) -> None:
-        import uvicorn
-        from starlette.applications import Starlette
-        from starlette.routing import Route
-
         self._episodes: dict[str, AgentEnv] = {}
         app = Starlette(
             routes=[
@@ -274,8 +271,6 @@ class Endpoint:
         self._episodes.pop(key, None)
 
     async def _models(self, request: Any) -> Any:
-        from starlette.responses import JSONResponse
-
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def _chat(self, request: Any) -> Any:
@@ -285,8 +280,6 @@ class Endpoint:
         return await self._answered(request, response_request, response_object, response_events)
 
     async def _answered(self, request: Any, read: Any, whole: Any, pieces: Any) -> Any:
-        from starlette.responses import JSONResponse, Response
-
         env = self._episodes.get(request.headers.get("authorization", "").removeprefix("Bearer "))
         if env is None:
             return _refused(401, "no episode under way has this key: use the api_key that the agent was called with")
@@ -325,8 +318,6 @@ async def _body(request: Any) -> bytes:
 
 
 def _refused(status: int, reason: str) -> Any:
-    from starlette.responses import JSONResponse
-
     return JSONResponse({"error": {"message": reason, "type": "invalid_request_error"}}, status_code=status)
 
 

@@ -84,7 +84,6 @@ class Turn:
 def chat_request(body: Mapping[str, Any]) -> Asked:
     """A body of chat completions. Raises BadRequestError."""
     _require_plain(body)
-    limit = body.get("max_completion_tokens") or body.get("max_tokens")
     stops = body.get("stop") or []
     stops = [stops] if isinstance(stops, str) else stops
     if not isinstance(stops, list) or not all(stops) or len(stops) > MAX_STOPS:
@@ -93,7 +92,7 @@ def chat_request(body: Mapping[str, Any]) -> Asked:
         said=tuple(_said(message) for message in _entries(body, "messages")),
         tools=tuple(_tools(body.get("tools"))),
         stops=tuple(map(_text, stops)),
-        max_tokens=_limit(limit),
+        max_tokens=_limit(body.get("max_completion_tokens") or body.get("max_tokens")),
     )
 
 

@@ -16,7 +16,8 @@ from sleuth.episodes.setting import Setting
 from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe
 from sleuth.recipe.strict import StrictModel
 from sleuth.render import Renderer, encode
-from sleuth.types import SleuthError, Task
+from sleuth.rollout import close
+from sleuth.types import Env, SleuthError, Task
 
 LONGEST = 100
 """Tasks, those of the most bytes, whose tokens are counted first: counting all would take minutes, and if these fit, so
@@ -76,8 +77,7 @@ def _too_long(
     renderer = Renderer(tokenizer, setting.dialect.tags)
 
     async def prompts(asked: Sequence[Task]) -> list[int]:
-        openings = [await setting.env(task).open() for task in asked]
-        return [sum(len(segment.tokens) for segment in renderer.render_all(one.pieces)) for one in openings]
+        return [await _prompt_tokens(setting.env(task), renderer) for task in asked]
 
     def prompt_tokens(asked: Sequence[Task]) -> list[int]:
         with ThreadPoolExecutor(1) as thread:  # the caller may be a coroutine, as in verifiers
@@ -91,6 +91,13 @@ def _too_long(
     if isinstance(data, AnsweredRowsRecipe):
         found["answer"] = _over(tasks, _answer_bytes, answer_tokens, setting.dialect.turn_tokens, every=every)
     return found
+
+
+async def _prompt_tokens(env: Env, renderer: Renderer) -> int:
+    try:
+        return sum(len(segment.tokens) for segment in renderer.render_all((await env.open()).pieces))
+    finally:
+        await close(env)
 
 
 def _over(
