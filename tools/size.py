@@ -23,7 +23,7 @@ ROOMS = {
     "data": 2_788,
     "dialect.py": 252,
     "engines": 5_108,
-    "episodes": 2_981,
+    "episodes": 2_977,
     "evaluation": 2_543,
     "family.py": 263,
     "host": 1_694,

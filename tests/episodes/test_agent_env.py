@@ -42,7 +42,7 @@ TALE = "a long tale of what came before"
 
 
 def with_a_tool(task, base_url, api_key):
-    """Asks, doubles what it is told to double, and returns what it reads then."""
+    """Makes the calls that the model writes, and returns its last message."""
     client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0)
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": task.question}]
     while True:

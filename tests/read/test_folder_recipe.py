@@ -89,10 +89,10 @@ def test_the_recipe_of_a_card_rewards_what_is_quoted_and_what_is_not_in_the_docu
 ) -> None:
     words = words_for(200)
     born = {f"{words.first[at]} {words.family[at]}": words.places[at] if at < 6 else None for at in range(8)}
-    told = [f"{name} was born in {town}" if town else f"nothing is known of {name}" for name, town in born.items()]
+    texts = [f"{name} was born in {town}" if town else f"nothing is known of {name}" for name, town in born.items()]
     write_rows(
         tmp_path / "corpus.jsonl",
-        [{"id": f"{at}.md#1", "contents": f'"Page {at}"\nIn 1900, {text}.'} for at, text in enumerate(told)],
+        [{"id": f"{at}.md#1", "contents": f'"Page {at}"\nIn 1900, {text}.'} for at, text in enumerate(texts)],
     )
     build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
     rows = [

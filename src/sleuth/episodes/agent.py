@@ -256,8 +256,7 @@ class Endpoint:
         config = uvicorn.Config(
             app, log_level="error", access_log=False, ws="none", lifespan="off", timeout_keep_alive=60
         )
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
+        server = uvicorn.Server(config)  # which takes no signals outside the main thread
         Thread(target=server.run, kwargs={"sockets": [listening]}, name="agents", daemon=True).start()
 
     def add(self, env: AgentEnv) -> str:

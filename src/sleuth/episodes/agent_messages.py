@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from sleuth.dialect import Dialect
 from sleuth.episodes.calls import parsed
 from sleuth.episodes.chat_template import ChatTemplate, Message, Role
-from sleuth.episodes.frames import LINE, Framed, split_off_outer_spaces, text_after, text_of, turn_pieces
+from sleuth.episodes.frames import Framed, split_off_outer_spaces, text_after, text_of, tool_messages, turn_pieces
 from sleuth.host.escapes import replace_surrogates
 from sleuth.types import Piece, StopReason
 
@@ -112,7 +113,7 @@ def response_request(body: Mapping[str, Any]) -> Asked:
         kind = item.get("type", "message")
         if kind == "function_call":
             call = _call(item.get("call_id"), item)
-            if said and said[-1].role == "assistant" and not said[-1].answers:
+            if said and said[-1].role == "assistant":
                 said[-1] = Said(role="assistant", text=said[-1].text, calls=(*said[-1].calls, call))
             else:
                 said.append(Said(role="assistant", text="", calls=(call,)))
@@ -244,25 +245,16 @@ class History:
 
     def _messages(self, said: Sequence[Said], template: ChatTemplate) -> Iterator[Message]:
         left = [*self.turns]
-        before: list[Piece] | None = None  # results of calls that the template reads as one message
-        for one in said:
-            if one.role == "tool":
-                result = Piece(text=one.text, quoted=True)
-                if template.several_answers:
-                    yield Message(role="tool", content=(result,))
-                else:
-                    before = [result] if before is None else [*before, *LINE, result]
+        for are_results, messages in groupby(said, key=lambda one: one.role == "tool"):
+            if are_results:
+                yield from tool_messages([[Piece(text=one.text, quoted=True)] for one in messages], template)
                 continue
-            if before is not None:
-                yield Message(role="tool", content=tuple(before))
-                before = None
-            if one.role == "assistant":
-                yield Message(role="assistant", content=turn_pieces(self._sampled(one, left), self.dialect))
-            else:
-                piece = Piece(text=one.text, quoted=one.role == "user")
-                yield Message(role=one.role, content=tuple(split_off_outer_spaces([piece])))
-        if before is not None:
-            yield Message(role="tool", content=tuple(before))
+            for one in messages:
+                if one.role == "assistant":
+                    yield Message(role="assistant", content=turn_pieces(self._sampled(one, left), self.dialect))
+                else:
+                    piece = Piece(text=one.text, quoted=one.role == "user")
+                    yield Message(role=one.role, content=tuple(split_off_outer_spaces([piece])))
 
     def _sampled(self, one: Said, left: list[tuple[Turn, str]]) -> str:
         """The first turn of those `left` that this message is, as it was sampled; else the message as a turn would be

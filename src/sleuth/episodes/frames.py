@@ -98,9 +98,7 @@ class ChatFrame:
 
     def _tool_answers(self, turn: str, stop: StopReason, answers: Sequence[Sequence[Piece]]) -> Framed:
         end = self.template.end if stop == "eos" else ""
-        if not self.template.several_answers:
-            answers = [[piece for at, of_call in enumerate(answers) for piece in (*LINE[:at], *of_call)]]
-        tools = [Message(role="tool", content=tuple(answer)) for answer in answers]
+        tools = tool_messages(answers, self.template)
         if self.dialect.frame == "messages":
             written = Piece(text=turn)
             self.messages += [Message(role="assistant", content=(written,)), *tools]
@@ -143,6 +141,13 @@ def first_messages(prompt: str, question: Sequence[Piece], role: str) -> list[Me
         return [Message(role="user", content=tuple(content))]
     system = Message(role="system", content=(Piece(text=prompt, author="template"),))
     return [system, Message(role="user", content=tuple(split_off_outer_spaces(question)))]
+
+
+def tool_messages(answers: Sequence[Sequence[Piece]], template: ChatTemplate) -> list[Message]:
+    """The results of the calls of a turn, as one message where the template cannot render two in a row."""
+    if not template.several_answers:
+        answers = [[piece for at, of_call in enumerate(answers) for piece in (*LINE[:at], *of_call)]]
+    return [Message(role="tool", content=tuple(answer)) for answer in answers]
 
 
 def turn_pieces(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
