@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.learn.losses import FunctionLoss, PolicyLoss, clipped_policy_loss, require_loss
+from sleuth.learn.losses import FunctionAdvantages, FunctionLoss, PolicyLoss, clipped_policy_loss, require_loss
 from sleuth.own.functions import UserCodeError, load_function
 
 SOURCE = """
@@ -109,3 +109,13 @@ def test_a_wrong_signature_is_refused_with_the_right_one(tmp_path: Path) -> None
         loss("three", tmp_path)
     with pytest.raises(UserCodeError, match="has no parameter factr; the nearest is factor"):
         loss("plain", tmp_path, factr=1)
+
+
+def test_a_missing_score_has_no_advantage_whatever_the_function_says(tmp_path: Path) -> None:
+    (tmp_path / "own_advantages.py").write_text(
+        "def centred(scores):\n"
+        "    known = [score or 0.0 for score in scores]\n"
+        "    return [score - sum(known) / len(known) for score in known]\n"
+    )
+    advantages = FunctionAdvantages(load_function(f"{tmp_path}/own_advantages.py:centred"))
+    assert advantages([[1.0, None, 0.5, 0.5], [None, None]]) == [[0.5, None, 0.0, 0.0], [None, None]]
