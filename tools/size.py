@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_881,
     "cite": 3_215,
-    "cli": 5_336,
+    "cli": 5_331,
     "convert": 1_195,
     "data": 2_788,
     "dialect.py": 252,
@@ -36,7 +36,7 @@ ROOMS = {
     "read": 2_355,
     "recipe": 3_961,
     "render.py": 393,
-    "report": 2_651,
+    "report": 2_604,
     "retrieval": 2_847,
     "rollout.py": 252,
     "runs": 3_500,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 363
-OTHER_LINES = 2363
+OTHER_LINES = 2351
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.report.rollouts_shown import TextPool, rollouts_of
+from sleuth.report.rollouts_shown import TextPool, rollouts_shown
 from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
 from sleuth.types import (
     Action,
@@ -139,9 +139,9 @@ def test_notes_of_the_user_are_read_back_and_files_of_before_have_none(tmp_path:
     score = Score(value=0.5, parts={"score_f": 0.5, "score_f/two words": 2.0}, note="wrong", notes={"f": "long"})
     write_rollouts(tmp_path / "new.parquet", [replace(group, scores=(score,))], [[None]])
     assert read_rollouts(tmp_path / "new.parquet")[0].scores == (score,)
-    pq.write_table(pq.read_table(tmp_path / "new.parquet").drop_columns("notes"), tmp_path / "old.parquet")
-    assert read_rollouts(tmp_path / "old.parquet")[0].scores == (replace(score, notes={}),)
-    shown = rollouts_of(tmp_path / "old.parquet", TextPool(), None)
+    pq.write_table(pq.read_table(tmp_path / "new.parquet").drop_columns("notes"), tmp_path / "step-1.parquet")
+    assert read_rollouts(tmp_path / "step-1.parquet")[0].scores == (replace(score, notes={}),)
+    shown = rollouts_shown([tmp_path / "step-1.parquet"], TextPool(), None)[0]["groups"]
     assert shown[0]["siblings"][0]["note"] == "wrong"
 
 
