@@ -4,14 +4,13 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.report.rollouts_shown import TextPool, rollouts_shown
-from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
+from sleuth.runs.rollouts import read_advantages, read_rollouts, write_rollouts
 from sleuth.types import (
     Action,
     Credit,
@@ -70,11 +69,6 @@ def test_a_group_that_was_never_scored_is_not_one_whose_scores_are_missing(tmp_p
     assert read_rollouts(tmp_path / "r.parquet") == [group(), missing]
 
 
-def test_an_empty_step_is_a_file_of_no_groups(tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "r.parquet", [], [])
-    assert read_rollouts(tmp_path / "r.parquet") == []
-
-
 def test_what_a_refiner_is_given_comes_back(tmp_path: Path) -> None:
     stated = (StatedClaim(claim="Ada Voss was born in Tarn.", snippets=("17", "18"), asked=True),)
     evidence = Evidence(reasoning="why", output="<snippet id=17>...", snippets=(PASSAGE,), stated=stated)
@@ -90,14 +84,6 @@ def test_a_prompt_of_the_data_comes_back_and_a_file_from_before_there_were_any_i
     assert read_rollouts(tmp_path / "r.parquet") == [own, group()]
     pq.write_table(pq.read_table(tmp_path / "r.parquet").drop_columns("prompt"), tmp_path / "before.parquet")
     assert read_rollouts(tmp_path / "before.parquet") == [group(), group()]
-
-
-def test_the_file_has_one_row_a_trajectory_in_the_fixed_schema(tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "r.parquet", [SCORED], [[1.0, None]])
-    table = pq.read_table(tmp_path / "r.parquet")
-    assert table.schema.equals(SCHEMA)
-    assert table["sample"].to_pylist() == [0, 1, 1]
-    assert table["trajectory"].to_pylist() == [0, 0, 1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -143,22 +129,6 @@ def test_notes_of_the_user_are_read_back_and_files_of_before_have_none(tmp_path:
     assert read_rollouts(tmp_path / "step-1.parquet")[0].scores == (replace(score, notes={}),)
     shown = rollouts_shown([tmp_path / "step-1.parquet"], TextPool(), None)[0]["groups"]
     assert shown[0]["siblings"][0]["note"] == "wrong"
-
-
-def test_files_of_before_a_search_had_a_reason_for_its_failure_are_read(tmp_path: Path) -> None:
-    action = Action(kind="search", text="Ada", failure="status 500")
-    write_rollouts(tmp_path / "new.parquet", [_group_of(action)], [[None]])
-    table = pq.read_table(tmp_path / "new.parquet")
-    rows = table.to_pylist()
-    for row in rows:
-        for written in row["actions"]:
-            del written["failure"]
-    without = pa.struct([field for field in SCHEMA.field("actions").type.value_type if field.name != "failure"])
-    at = SCHEMA.get_field_index("actions")
-    older = SCHEMA.set(at, pa.field("actions", pa.list_(without)))
-    pq.write_table(pa.Table.from_pylist(rows, schema=older), tmp_path / "old.parquet")
-    assert read_rollouts(tmp_path / "new.parquet") == [_group_of(action)]
-    assert read_rollouts(tmp_path / "old.parquet") == [_group_of(Action(kind="search", text="Ada"))]
 
 
 def _group_of(action: Action) -> Group:
