@@ -277,8 +277,8 @@ GOOD = {"well_formed": 1.0, "citation_f1": 0.9, "grounded": 1.0, "claims": 1.0}
     ],
 )
 def test_what_is_accepted(parts: dict[str, float], accepted: bool) -> None:
-    assert is_accepted(Score(value=0.5, parts=parts), 0.8) == accepted
-    assert not is_accepted(Score(value=None, parts=parts), 0.8)
+    assert is_accepted(Score(value=0.5, parts=parts)) == accepted
+    assert not is_accepted(Score(value=None, parts=parts))
 
 
 ROW: dict[str, Any] = {
@@ -304,10 +304,10 @@ def test_the_best_accepted_answer_of_a_task_becomes_its_rows_own() -> None:
         Score(value=1.0, parts=GOOD),
         Score(value=2.0, parts=GOOD | {"grounded": 0}),
     )
-    [row] = accepted_rows(list(zip(played, values, strict=True)), 0.8)
+    [row] = accepted_rows(list(zip(played, values, strict=True)))
     assert row["answer"] == "<answer>two</answer>"
     assert task_from_row(row, "rows.jsonl:1") == replace(task, reference="<answer>two</answer>")
-    assert accepted_rows([(played[2], values[2])], 0.8) == []
+    assert accepted_rows([(played[2], values[2])]) == []
 
 
 def test_a_task_as_a_row_is_the_task_again() -> None:
