@@ -16,9 +16,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "sleuth"
 ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
-    "answers": 1_881,
+    "answers": 1_813,
     "cite": 3_215,
-    "cli": 5_280,
+    "cli": 5_339,
     "convert": 1_195,
     "data": 2_788,
     "dialect.py": 252,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 363
+FILES = 362
 OTHER_LINES = 2351
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
