@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.report.rollouts_shown import TextPool, rollouts_shown
-from sleuth.runs.rollouts import read_advantages, read_rollouts, write_rollouts
+from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
 from sleuth.types import (
     Action,
     Credit,
@@ -84,6 +84,14 @@ def test_a_prompt_of_the_data_comes_back_and_a_file_from_before_there_were_any_i
     assert read_rollouts(tmp_path / "r.parquet") == [own, group()]
     pq.write_table(pq.read_table(tmp_path / "r.parquet").drop_columns("prompt"), tmp_path / "before.parquet")
     assert read_rollouts(tmp_path / "before.parquet") == [group(), group()]
+
+
+def test_the_file_has_one_row_a_trajectory_in_the_fixed_schema(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "r.parquet", [SCORED], [[1.0, None]])
+    table = pq.read_table(tmp_path / "r.parquet")
+    assert table.schema.equals(SCHEMA)
+    assert table["sample"].to_pylist() == [0, 1, 1]
+    assert table["trajectory"].to_pylist() == [0, 0, 1]
 
 
 @settings(max_examples=30, deadline=None)

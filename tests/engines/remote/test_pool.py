@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import weight_sync
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
-from sleuth.engines.remote.server import discover_servers
+from sleuth.engines.remote.server import discover_server, discover_servers
 from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError, learner_logprobs
 from sleuth.types import Completion, Sampling, SleuthError
 
@@ -56,6 +56,17 @@ def test_log_probabilities_over_several_turns_are_the_learners(servers, pools, l
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [True, False])
+@each_kind
+def test_whether_log_probabilities_are_scaled_is_probed(servers, tokenizer, kind, raw):
+    [server] = servers(kind, raw=raw)
+    found = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
+    assert found.logprobs == ("before temperature" if raw else "after temperature")
+    problems = [problem.partition(",")[0] for problem in found.problems(context=CONTEXT, temperature=0.7)]
+    assert problems == ["returns log-probabilities before temperature"] * raw
+    assert found.problems(context=CONTEXT, temperature=1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -395,6 +406,14 @@ def test_weights_that_a_server_cannot_read_are_one_line_and_leave_it_able_to_gen
     assert all(torch.equal(held[name], weight) for name, weight in initial.items()) == (label == "default")
 
 
+def test_only_the_newest_weights_stay_in_the_folder(servers, pools, learner):
+    engine = pools.open(servers("vllm"))
+    for version in (2, 3, 4):
+        move(learner)
+        engine.publish(version)
+    assert [place.name[:6] for place in sorted(pools.folder.iterdir())] == ["000003", "000004"]
+
+
 # -- silence -----------------------------------------------------------------------------------------------------------
 
 
@@ -442,3 +461,16 @@ def test_a_pool_says_that_no_server_answers_until_one_does(servers, pools, monke
     assert "; the run waits" in second[1]
     assert second[0] - first[0] > 0.9
     assert last[1] == "pool: a server answers again"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("latency", "expected"), [(1.5, []), (1.9, ["pool: 4 requests wait, and none has ended for 1 s"])]
+)
+def test_a_pool_that_answers_says_only_that_no_turn_ends(servers, pools, monkeypatch, latency, expected) -> None:
+    if expected:
+        monkeypatch.setattr(pool_module, "SAID_SECONDS", 1.0)
+    engine = pools.open(servers("vllm", latency=latency))
+    pools.lines.clear()
+    asked(engine, pools.sampled(groups=1))
+    assert pools.lines[:1] == expected
