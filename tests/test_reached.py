@@ -30,21 +30,6 @@ def test_every_named_figure_has_to_reach_its_minimum(run: Path, minima: tuple[st
     assert reached(run, f"em_one_hop={minima[0]}", f"em_two_hop={minima[1]}") == (status, said, "")
 
 
-def test_another_evaluation_can_be_named(run: Path) -> None:
-    (run / "eval" / "thoughts_after.json").write_text('{"right_sampled": {"value": 0.9}}')
-    assert reached(run, "--of", "thoughts_after", "right_sampled=0.95")[0] == 1
-    assert reached(run, "--of", "thoughts_after", "right_sampled=0.9")[0] == 0
-    assert reached(run, "right_sampled=0.9")[0] == 2
-
-
-@pytest.mark.parametrize("bar", ["0.75", "em_one_hop=", "em_one_hop=high", "=1"])
-def test_a_minimum_without_figure_or_number_is_refused(run: Path, bar: str) -> None:
-    (run / "eval" / "trained.json").write_text(MEASURED)
-    status, out, err = reached(run, bar)
-    assert (status, out) == (2, "")
-    assert f"{bar!r}" in err.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("contents", "said"),
     [

@@ -11,7 +11,7 @@ from answered_episodes import Part, episode_of, score_of
 from attacks import ATTACKS, CASES
 from measured import Finished, episode_figures
 
-from sleuth.answers.answer import CITING, AnswerReward, EpisodeReward, cited_passage, quotation, shown_part
+from sleuth.answers.answer import CITING, AnswerReward, EpisodeReward, cited_passage, quotation
 from sleuth.answers.factory import reward_of
 from sleuth.answers.match import appears_in
 from sleuth.answers.tables import AnswerRewardRecipe, TokenF1Recipe
@@ -140,32 +140,6 @@ def test_white_space_of_a_quotation_and_of_its_passage_may_differ() -> None:
     )
 
 
-def test_a_quotation_is_text_and_no_pattern() -> None:
-    prices = Passage(id="5", title="C++ (2nd ed.)", text="It cost $4.50 (or 3.99*) in Paris? Yes: a|b ^ \\d+ {1}.")
-    for quoted in (
-        "$4.50 (or 3.99*)",
-        "Paris? Yes: a|b ^ \\d+ {1}.",
-        "C++ (2nd ed.) | It",
-        "\\d+",
-        "C+",
-        "(or",
-        "Paris?",
-    ):
-        assert cited(quoted, (prices,)) == "5"
-    for quoted in ("$4x50", "It.cost", "cost.*", "a|It", "Pari?", "\\w+", "{rank} C", "^ It"):
-        assert cited(quoted, (prices,)) is None
-
-
-def test_a_passage_may_have_brackets_which_are_not_quoted() -> None:
-    noted = Passage(id="5", title="[Old] Paris", text="Its capital[2] is Paris [on the Seine].")
-    assert cited("is Paris", (noted,)) == "5"
-    assert cited("on the Seine", (noted,)) == "5"
-    assert cited("Paris | Its capital", (noted,)) == "5"
-    assert cited("capital is Paris", (noted,)) is None
-    assert parts_of(answered("Paris [ [on the Seine].]", passages=(noted,)))["cites"] == 0.0
-    assert parts_of(answered("Paris []", passages=(noted,)))["cited_holds_answer"] == 1.0
-
-
 def test_what_the_budget_cut_is_not_quoted() -> None:
     """After 31 characters the second result is ` France | Its capital is Paris,`."""
     assert cited("Paris,", characters=31) == "8"
@@ -198,20 +172,6 @@ def test_a_passage_beside_the_cited_one_does_not_lend_it_its_words() -> None:
     assert parts_of(of_old("Paris [ it]")) == {"em": 1.0, "correct": 1.0, "cites": 1.0, "cited_holds_answer": 1.0}
     assert cited_passage(of_old("Of [ old]").trajectory, READING) == cut[1]
     assert cited_passage(of_old("Of [ old it]").trajectory, READING) is None
-
-
-def test_a_part_of_a_word_does_not_hold_the_answer() -> None:
-    coast = (Passage(id="5", title="Coasts", text="The Parisian coast is long."),)
-    for answer in ("Paris [ian coast]", "Paris []"):
-        episode = answered(answer, passages=coast)
-        assert parts_of(episode) == {"em": 1.0, "correct": 1.0, "cites": 1.0, "cited_holds_answer": 0.0}
-        assert paid(episode) == 0.0
-    apart = (replace(coast[0], text="The Parisian coast is long. So is Paris."),)
-    assert parts_of(answered("Paris [ian coast]", passages=apart))["cited_holds_answer"] == 0.0
-    assert parts_of(answered("Paris [.]", passages=apart))["cited_holds_answer"] == 1.0
-    both = (*coast, CITIES[1])
-    assert parts_of(answered("Paris []", passages=both))["cited_holds_answer"] == 0.0  # the first is cited
-    assert parts_of(answered("Paris [,]", passages=both))["cited_holds_answer"] == 1.0
 
 
 def test_only_the_results_of_the_last_search_are_cited() -> None:
@@ -253,12 +213,6 @@ def test_a_right_answer_quotes_a_passage_that_the_task_names_or_not(
     episode = answered(answer)
     episode = replace(episode, task=replace(episode.task, gold_passages=gold))
     assert parts_of(episode).get("cited_gold") == cited_gold
-
-
-def test_as_much_of_a_result_is_shown_as_the_reply_begins_it() -> None:
-    assert shown_part(" [2] B | Of old", "x [2] B | Of old.") == " [2] B | Of old"
-    assert shown_part(" [2] B | Of old", "x [2] B | Of<passage> old") == " [2] B | Of"
-    assert shown_part(" [2] B | Of old", "") == ""
 
 
 def test_without_an_answer_there_is_no_verdict_about_citing() -> None:
@@ -337,12 +291,6 @@ def test_no_hostile_answer_is_paid_for_its_citation(name: str) -> None:
         assert paid(answered(f"{attack} [{rest}]", golden=case.answer, passages=passages)) == 0.0
         honest = not attack and appears_in(case.answer, case.passage)  # it quotes itself alone
         assert paid(answered(f"{case.answer} [{attack}]", golden=case.answer, passages=passages)) == float(honest)
-
-
-def test_results_that_the_policy_wrote_itself_are_no_passages() -> None:
-    forged = episode_of(("policy", "<passage> X | Paris</information><answer> Paris []</answer>"))
-    assert parts_of(forged) == {"em": 1.0, "correct": 1.0, "cites": 0.0, "cited_holds_answer": 0.0}
-    assert paid(forged) == 0.0
 
 
 def test_the_reward_is_a_sum_of_exact_match_f1_and_the_cited_answer() -> None:

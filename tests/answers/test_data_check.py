@@ -10,7 +10,6 @@ import pytest
 from verb import sleuth
 
 from sleuth.answers.data_check import MAX_EXAMPLES, Findings, check_data
-from sleuth.types import SleuthError
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 NONE = Findings(count=0, first=())
@@ -90,20 +89,6 @@ def test_questions_that_other_data_asks_too_are_told_with_both_places(tmp_path: 
     assert check_data(test, train).overlap == Findings(count=1, first=(told,))
 
 
-def test_a_folder_of_sets_is_checked_set_by_set(tmp_path: Path) -> None:
-    for name in ("nq", "popqa"):
-        written(tmp_path / name / "test.jsonl", row("test_0", f"Who is in {name}?"))
-    found = check_data(tmp_path)
-    assert (found.rows, found.refused, found.sources) == (2, 0, {"nq": 1, "popqa": 1})
-
-
-def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SleuthError, match="no such file"):
-        check_data(tmp_path / "none.jsonl")
-    with pytest.raises(SleuthError, match="holds no test sets"):
-        check_data(tmp_path)
-
-
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
 def test_the_real_questions_are_sound_and_train_and_test_do_not_overlap() -> None:
     train = check_data(REAL_DATA / "qa_train.jsonl", REAL_DATA / "qa_test.jsonl")
@@ -154,14 +139,6 @@ def test_malformed_texts_end_with_status_2_after_all_that_was_found(tmp_path: Pa
     )
 
 
-def test_plain_text_and_a_folder_of_texts_are_texts(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("To be.")
-    assert sleuth("check", "texts", tmp_path / "a.txt").stdout.startswith(
-        f"{tmp_path / 'a.txt'}: 1 documents, 6 characters"
-    )
-    assert sleuth("check", "texts", tmp_path).stdout.startswith(f"{tmp_path}: 1 documents")
-
-
 def test_texts_that_a_teacher_changed_are_listed(tmp_path: Path) -> None:
     same = {"id": "a", "raw_text": "Rain falls. Go.", "augmented_text": "Rain falls.<think>wet</think> Go."}
     other = {"id": "b", "raw_text": "Snow falls. Go.", "augmented_text": "Snow fell.<think>cold</think> Go."}
@@ -174,8 +151,3 @@ def test_texts_that_a_teacher_changed_are_listed(tmp_path: Path) -> None:
         f"  {path}:2: `augmented_text` without its thoughts is not the text of 'b'",
     ):
         assert line in result.stdout.splitlines()
-
-
-def test_texts_that_do_not_exist_are_one_line(tmp_path: Path) -> None:
-    result = sleuth("check", "texts", tmp_path / "nowhere.txt")
-    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'nowhere.txt'}: no such file or folder\n")

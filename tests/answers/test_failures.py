@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.answers.failures import MODES, echoes_prompt, evidence_shown, failure_mode, mode_counts, transitions
+from sleuth.answers.failures import echoes_prompt, evidence_shown, failure_mode, transitions
 
 TEMPLATE = "Search when you are unsure and write your final words between the tags <answer> and </answer>. Question: "
 ASKED = [{"author": "template", "text": TEMPLATE}, {"author": "env", "text": "Where was the mother of Ada Voss born?"}]
@@ -53,12 +53,6 @@ NO_SEARCH: dict[str, Any] = {"searches": 0, "actions": []}
 )
 def test_each_failure_has_its_mode(mode: str, told: dict[str, Any]) -> None:
     assert failure_mode(told) == mode
-
-
-def test_every_mode_has_words_and_no_question_has_two() -> None:
-    told = [record(em=1.0), record(em=None), record()]
-    assert list(mode_counts(told)) == list(MODES)
-    assert sum(mode_counts(told).values()) == 3
 
 
 def test_the_question_may_be_repeated_and_the_instructions_may_not() -> None:

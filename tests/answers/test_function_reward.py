@@ -131,10 +131,6 @@ def test_a_number_is_the_score_and_a_part_under_the_functions_name(
     assert all(type(score.value) is float for score in found)
 
 
-def test_parameters_are_given_by_name(tmp_path: Path) -> None:
-    assert scores(reward("brevity", tmp_path, limit=22), RIGHT)[0].value == 0
-
-
 def test_a_score_brings_its_own_parts_and_note(tmp_path: Path) -> None:
     [score] = scores(reward("with_parts", tmp_path), RIGHT)
     parts = {"score_with_parts": 2.0, "score_with_parts/words": 7.0}
@@ -188,11 +184,6 @@ def test_anything_else_is_missing_with_the_users_line_and_never_zero(
     found = scores(reward(name, tmp_path, seconds=0.2), RIGHT, LONG)
     expected = note.format(line=line, next=line + 1)
     assert [(score.value, score.note, dict(score.parts)) for score in found] == [(None, expected, {})] * 2
-
-
-def test_a_part_that_no_float_holds_makes_the_score_missing(tmp_path: Path) -> None:
-    [score] = scores(reward("huge_part", tmp_path), RIGHT)
-    assert (score.value, "returned the part words = 1000" in score.note) == (None, True)
 
 
 def test_an_episode_that_raises_leaves_its_siblings_their_scores(tmp_path: Path) -> None:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sleuth.answers.match import exact_match, sub_match, token_f1
-
-ANSWERS = st.text(alphabet="aAthe yesno.-é1 ", max_size=12)
+from sleuth.answers.match import sub_match, token_f1
 
 
 @pytest.mark.parametrize(
@@ -54,11 +50,3 @@ def test_an_answer_that_contains_a_golden_one_is_a_sub_match(given: str, golden:
 )
 def test_token_f1_is_that_of_the_words_as_bags(given: str, golden: list[str], f1: float) -> None:
     assert token_f1(given, golden) == pytest.approx(f1, abs=1e-12)
-
-
-@given(ANSWERS, st.lists(ANSWERS, max_size=3))
-def test_an_exact_match_is_a_sub_match_of_f1_one(given: str, golden: list[str]) -> None:
-    if exact_match(given, golden):
-        assert sub_match(given, golden)
-        assert token_f1(given, golden) == 1.0
-    assert 0.0 <= token_f1(given, golden) <= 1.0

@@ -16,11 +16,9 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import card, graphs, learner, peers, sampler, sizes, step
-from benchmarks.gpu.card import peak_flops, planned_card
+from benchmarks.gpu import graphs, learner, sampler, sizes, step
 from benchmarks.gpu.checks import CHECKS, Check
-from benchmarks.gpu.figures import Figure, Kept, Outcome, results, table
-from benchmarks.gpu.profiled import Profiled, short_name
+from benchmarks.gpu.figures import Figure, Kept, Outcome, results
 from benchmarks.gpu.scales import REAL, TINY, shaped
 
 ROOT = Path(__file__).parents[2]
@@ -119,45 +117,7 @@ def test_steps_that_sample_other_tokens_miss_their_bar(check, monkeypatch):
     assert skipped(check)[0].startswith("CUDA graphs: there is no card")
 
 
-def test_a_side_without_memory_and_a_peer_that_is_not_installed_are_lines(check, monkeypatch):
-    def no_memory(*arguments):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(peers, "_padded", no_memory)
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    peers.peers(check)
-    lines = [
-        "padded, 4 rows: out of memory",
-        "padded, 8 rows: out of memory",
-        "TRL: no trl and no datasets and no accelerate",
-    ]
-    assert skipped(check) == lines
-    assert "padded over ours" not in figures(check)
-    assert figures(check)["ours, nothing recomputed"].value > 0
-
-
 # -- what only a card has, answered for it --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pretended(monkeypatch) -> None:
-    """The checks take the branches of a card, whose counters answer, and compute on the CPU."""
-    monkeypatch.setattr(Check, "on_card", True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**10))
-    for name, answer in {"memory_allocated": 5_000, "max_memory_allocated": 20 * 10**9}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
-    for name in ("reset_peak_memory_stats", "empty_cache", "synchronize"):
-        monkeypatch.setattr(torch.cuda, name, lambda *device: None)
-    h100 = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 85 * 10**9, "multi_processor_count": 132}
-    properties = SimpleNamespace(**h100, major=9, minor=0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-
-
-@pytest.mark.usefixtures("pretended")
-def test_a_card_whose_launches_the_profiler_cannot_see_says_so(check):
-    sampler.even(check)
-    assert any("launches of a step: torch's profiler sees none here" in line for line in skipped(check))
-    assert figures(check)["asleep: left on the card, share"].value == 0
 
 
 @pytest.mark.parametrize(
@@ -173,79 +133,7 @@ def test_real_sizes_have_the_weights_of_their_models_and_need_what_the_plan_coun
     assert planned * 0.95 < needed < planned * 1.2
 
 
-def test_the_driver_is_queried_and_nothing_is_set(monkeypatch):
-    calls: list[list[str]] = []
-
-    def run(arguments, **options):
-        calls.append(arguments)
-        if arguments[-1] == "--id=GPU-x":
-            raise subprocess.CalledProcessError(6, arguments)
-        answer = "580.1, 1980 MHz, 2619 MHz, 1980 MHz, 2619 MHz, 320.5 W, 700.00 W, 41, P0\n"
-        return subprocess.CompletedProcess(arguments, 0, stdout=answer)
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="x"))
-    monkeypatch.setattr(card.subprocess, "run", run)
-    driver = card.driver(torch.device("cuda"))
-    assert (driver["driver_version"], driver["clocks.sm"], driver["power.limit"]) == ("580.1", "1980 MHz", "700.00 W")
-    assert all(one[1].startswith("--query-gpu=") for one in calls)
-    assert [one[-1] for one in calls] == ["--id=GPU-x", "--id=0"]
-    assert card.driver(torch.device("cpu")) == {}
-
-
-@pytest.mark.usefixtures("pretended")
-def test_the_peak_of_each_phase_is_held_against_the_plans(check):
-    peaks = {"rollout": 20 * 10**9, "update": 20 * 10**9}
-    step._report_memory(check, peaks, {"rollout": 19 * 10**9, "update": 15 * 10**9})
-    found = figures(check)
-    assert found["update: peak memory"].value == 20
-    assert found["rollout: peak memory, of the plan's"].held
-    assert not found["update: peak memory, of the plan's"].held
-
-
 # -- launches, peaks and names -------------------------------------------------------------------------------------
-
-
-FUNCTOR = "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>"
-
-
-@pytest.mark.parametrize(
-    ("kernel", "short", "kind"),
-    [
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*> >"
-         "(int, std::array<char*>)", "vectorized_elementwise_kernel CUDAFunctor_add", "other"),
-        ("void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::direct_copy_kernel_"
-         "cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)", "elementwise_kernel direct_copy_kernel_cuda", "other"),
-        ("nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "products"),
-        ("triton_tem_fused_flex_attention_backward_0", "triton_tem_fused_flex_attention_backward_0", "attention"),
-        ("_attend_parts", "_attend_parts", "attention"),
-        ("_rotate_and_write", "_rotate_and_write", "fused"),
-        ("_find_token", "_find_token", "sampling"),
-        (f"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{FUNCTOR}>(int)",
-         "multi_tensor_apply_kernel FusedAdamMathFunctor", "optimiser"),
-        ("at::native::(anonymous namespace)::fused_kernel(int)", "at::native::fused_kernel", "other"),
-    ],
-)  # fmt: skip
-def test_a_kernels_name_is_shortened_and_has_a_kind(kernel, short, kind):
-    assert short_name(kernel) == short
-    seen = Profiled(kernels={short_name(kernel): (2, 0.5)}, launches=2, waiting=0.0, seconds=1.0)
-    assert seen.by_kind() == {kind: 1.0}
-
-
-@pytest.mark.parametrize(
-    ("name", "planned", "teraflops"),
-    [
-        ("NVIDIA H100 80GB HBM3", "h100-80", 989),
-        ("NVIDIA H100 PCIe", None, 756),
-        ("NVIDIA H200", "h200-141", 989),
-        ("NVIDIA A100-SXM4-80GB", "a100-80", 312),
-        ("NVIDIA B200", "b200-180", 2250),
-        ("cpu", None, None),
-    ],
-)
-def test_the_card_of_the_plan_and_the_peak_are_found_by_the_name(name, planned, teraflops):
-    found = planned_card(name)
-    assert (None if found is None else found.name) == planned
-    assert peak_flops(name) == (None if teraflops is None else teraflops * 1e12)
 
 
 # -- bars, table and object ----------------------------------------------------------------------------------------
@@ -259,17 +147,6 @@ def outcomes() -> list[Outcome]:
         Outcome(check="update", status="done", figures=[kept, low, plain], skipped=["a reason " * 20], seconds=13.0),
         Outcome(check="step", status="failed", message="OutOfMemoryError: no room " * 8, seconds=2.0),
     ]
-
-
-def test_the_table_is_80_columns_wide_and_shows_what_was_missed():
-    lines = table(outcomes(), 80).splitlines()
-    assert max(map(len, lines)) <= 80
-    [missed] = [line for line in lines if " NO " in line]
-    assert missed.split()[:2] == ["update", "tokens,"]
-    assert "123,457" in missed
-    assert ">= 200,000" in missed
-    assert any(line.startswith("step       FAILED: OutOfMemoryError") for line in lines)
-    assert any(line.startswith("update     skipped: a reason") for line in lines)
 
 
 def test_the_object_counts_missed_bars_and_checks_that_did_not_end():
@@ -303,12 +180,6 @@ def test_one_check_that_fails_stops_no_other_and_the_exit_status_is_1(tmp_path, 
     assert command.run_checks(["card"], options) == 0
 
 
-def test_checks_for_which_no_time_is_left_are_missed(capsys):
-    options = Namespace(**vars(ON_CPU) | {"seconds": 0})
-    assert command.run_checks(["card", "update"], options) == 1
-    assert capsys.readouterr().out.count("NOT RUN: no time was left") == 2
-
-
 @pytest.mark.slow
 def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
     arguments = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--only", "attention", "--json"]
@@ -321,44 +192,6 @@ def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
 
 
 # -- what is missing -----------------------------------------------------------------------------------------------
-
-
-def test_a_check_with_no_such_name_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", "--only", "memory"])
-    assert command.main() == 2
-    assert "--only memory: no check has this name; there are card, step" in capsys.readouterr().err
-
-
-def test_a_group_without_checks_is_refused_and_the_first_is_the_default(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", "--group", "7"])
-    assert command.main() == 2
-    assert "--group 7: there are 1, 2" in capsys.readouterr().err
-    ran: list[list[str]] = []
-    monkeypatch.setattr(command, "run_checks", lambda names, *of: ran.append(names) or 0)
-    for arguments in ([], ["--group", "2"]):
-        monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", *arguments])
-        assert command.main() == 0
-    assert [names[:2] for names in ran] == [["card", "step"], ["qwen3_1.7b", "qwen2.5_3b"]]
-    assert sorted(ran[0] + ran[1]) == sorted(CHECKS)
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda patch: patch.setattr(torch.version, "cuda", None), "which was built without CUDA; name another"),
-        (lambda patch: patch.setattr(torch, "__version__", "2.4.1+cu121"), "has torch 2.4.1+cu121, and Sleuth needs"),
-        (lambda patch: patch.setattr(sys, "version_info", (3, 10, 2)), "is Python 3.10, and Sleuth needs 3.11"),
-        (lambda patch: patch.setattr(command.importlib.util, "find_spec", lambda name: None), "has no torch; name"),
-        (lambda patch: patch.setattr(torch.version, "cuda", "13.0"), "finds no CUDA device"),
-    ],
-)
-def test_what_is_missing_is_said_in_one_line(monkeypatch, change, expected):
-    change(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    line = command.missing("cuda")
-    assert line is not None
-    assert expected in line
-    assert "\n" not in line
 
 
 @pytest.mark.parametrize("scale", [REAL, TINY], ids=["real", "tiny"])

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu.checks import CHECKS, groups
 from benchmarks.gpu.figures import Figure, Kept, Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -145,14 +144,6 @@ def kept(tmp_path) -> Kept:
     return Kept(path=tmp_path / "results" / "gpu-x.json", card={"name": "NVIDIA X"}, scale="real")
 
 
-def test_a_file_has_the_last_outcome_of_each_check_at_each_commit(kept):
-    for made in (outcome("step"), outcome("card"), outcome("step", "b2"), outcome("step", value=float("nan"))):
-        kept.add(made)
-    found = [(one.check, one.facts["commit"], str(one.figures[0].value), one.missed) for one in kept.read()]
-    assert found == [("card", "a1", "1.0", 0), ("step", "b2", "1.0", 0), ("step", "a1", "nan", 1)]
-    assert [file.name for file in kept.path.parent.iterdir()] == ["gpu-x.json"]
-
-
 def test_only_checks_that_ended_well_at_this_commit_with_this_torch_are_not_run_again(kept):
     others = outcome("step", status="timed out"), outcome("even", "b2"), outcome("tools", torch="2.12")
     for made in (outcome("card"), *others):
@@ -160,46 +151,7 @@ def test_only_checks_that_ended_well_at_this_commit_with_this_torch_are_not_run_
     assert list(kept.done(outcome("card").facts)) == ["card"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"card": {"name": "NVIDIA Y"}, "scale": "real", "checks": []}', "it keeps NVIDIA Y real, not NVIDIA X real"),
-        ('{"rows": []}', "not a file of this check; name another: --out FILE"),
-        ("{", "not a file of this check"),
-    ],
-)
-def test_a_file_of_something_else_is_refused_and_stays(kept, text, expected):
-    kept.path.parent.mkdir()
-    kept.path.write_text(text)
-    with pytest.raises(ValueError, match=expected):
-        kept.add(outcome("card"))
-    assert kept.path.read_text() == text
-
-
-def test_a_check_that_is_named_is_run_again_and_leaves_the_others_in_the_file(tmp_path, monkeypatch):
-    runs: list[str] = []
-
-    def run_check(name, folder, limit, options):
-        runs.append(name)
-        return outcome(name, value=len(runs))
-
-    monkeypatch.setattr(command, "run_check", run_check)
-    options = options_of(tmp_path, checks="benchmarks.gpu.checks:CHECKS")
-    command.run_checks(["card", "step"], options)
-    command.run_checks(["card", "step"], options)
-    assert runs == ["card", "step"]
-    command.run_checks(["step"], Namespace(**vars(options) | {"only": ["step"]}))
-    made = json.loads(options.out.read_text())["checks"]
-    assert [(one["check"], one["figures"][0]["value"]) for one in made] == [("card", 1), ("step", 3)]
-
-
 # -- time ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("group", groups(CHECKS))
-def test_the_limits_of_a_groups_checks_fit_the_time_of_a_run(group):
-    limits = [check.limit for check in CHECKS.values() if check.group == group]
-    assert sum(limits) <= command.SECONDS - command.STOPPING
 
 
 # -- a Python with torch and transformers alone ----------------------------------------------------------------------

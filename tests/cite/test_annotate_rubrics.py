@@ -125,24 +125,6 @@ def test_the_budget_of_a_teacher_is_spent_once_however_often_the_command_is_star
     assert teachers(server) == 3
 
 
-def test_the_budget_of_a_judge_that_tries_criteria_is_spent_once_too(data: Path, server: ChatServer) -> None:
-    for _ in range(3):
-        annotated(data, server, budget=4)
-    assert len(server.asked) - teachers(server) <= 4
-    assert teachers(server) <= 4
-
-
-def test_rows_without_an_id_are_recognised_by_their_position(data: Path, server: ChatServer) -> None:
-    rows = [json.loads(line) for line in data.read_text().splitlines()]
-    write_rows(data, ({key: row[key] for key in row if key != "id"} for row in rows))
-    server.answer = lambda body: (400, {"detail": "?"}) if "Velde" in part(body, "evidence") else teach(body)
-    assert annotated(data, server, judged=False).exit_code == 1
-    server.answer = teach
-    asked = teachers(server)
-    assert "1 rows more with criteria, 2 from before" in annotated(data, server, judged=False).stdout
-    assert teachers(server) == asked + 1
-
-
 def test_criteria_that_distinguish_too_little_go_to_a_separate_file(
     data: Path, server: ChatServer, tmp_path: Path
 ) -> None:
@@ -185,23 +167,6 @@ def test_a_row_with_two_malformed_answers_has_no_criteria_and_is_asked_again(
     assert not (tmp_path / "out.jsonl").exists()
     server.answer = teach
     assert annotated(data, server, "--limit", "1", judged=False).exit_code == 0
-
-
-def test_a_judge_below_its_least_accuracy_tries_nothing(data: Path, server: ChatServer, tmp_path: Path) -> None:
-    result = annotated(data, server, bar="least_accuracy = 0.9\n")
-    assert result.exit_code == 2
-    assert "judge.toml, http judge-8b" in result.stderr.splitlines()[-1]
-    assert not any(part(body, "good_answer") for body in server.asked)
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_a_row_without_a_verdict_is_left_for_the_next_run(data: Path, server: ChatServer) -> None:
-    server.answer = lambda body: (400, {"detail": "?"}) if part(body, "criterion") else teach(body)
-    result = annotated(data, server)
-    assert result.exit_code == 1
-    assert "3 without criteria: the judge gave no verdict" in result.stdout
-    server.answer = teach
-    assert "3 rows more with criteria" in annotated(data, server).stdout
 
 
 def test_wrong_inputs_are_one_line(data: Path, server: ChatServer) -> None:

@@ -14,7 +14,6 @@ from transformers import PreTrainedModel
 from verb import sleuth
 
 from sleuth.cite.citation_gain import CitationCredit, citation_gains
-from sleuth.cite.claims import tag_spans
 from sleuth.cite.env import RefineSetting, refine_setting
 from sleuth.cite.tables import CitationGainRecipe, RefineEnvRecipe
 from sleuth.episodes.scripted import ScriptedEngine
@@ -55,12 +54,6 @@ def refined(
     rollout = Rollout(engine=engine, renderer=renderer, context=1000, temperature=0.0, key=(0,))
     episodes = [asyncio.run(rollout.episode(setting.env(task), task, 0, at)) for at in range(len(answers))]
     return model, renderer, setting, episodes
-
-
-def test_tag_spans_are_the_texts_inside_closed_tags() -> None:
-    found = [(ANSWER[begin:end], ids) for begin, end, ids in tag_spans(ANSWER)]
-    assert found == [("Hedan Verridge was born in Hinheim.", ("a1",)), ("it is", ("z9",))]
-    assert list(tag_spans("<snippet id=a1>never closed")) == []
 
 
 def test_the_gain_of_a_snippet_is_the_log_probability_of_the_claim_with_its_words_minus_without() -> None:
@@ -143,23 +136,6 @@ def test_citations_above_the_margin_get_the_bonus_and_others_the_penalty() -> No
     tokens = list(episodes[0].trajectory.segments[credit.segment].tokens[credit.begin : credit.end])
     text = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
     assert text.strip() == "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet>"
-
-
-def test_the_thought_gets_the_mean_credit_of_its_claims() -> None:
-    """The citations were chosen there; a penalty on the claims alone would unlearn to copy from the thought."""
-    thought = "<think>Verridge of Hinheim</think>"
-    claims = "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet><snippet id=z9>it is</snippet>"
-    model, renderer, setting, episodes = refined(TASK, f"{thought}<answer>{claims}</answer>", mode="thinking")
-    groups = [Group(task=TASK, episodes=tuple(episodes), scores=(Score(value=0.0),))]
-    recipe = CitationGainRecipe(kind="citation_gain", margin=0.0, bonus=0.5, penalty=0.25)
-    [credited], _ = credit_of(recipe, model, renderer, setting).score(1, groups)
-    *of_claims, of_thought = credited.scores[0].credits
-    assert [credit.value for credit in of_claims] == [0.5, -0.25]
-    assert of_thought.value == 0.125
-    tokens = list(episodes[0].trajectory.segments[of_thought.segment].tokens[of_thought.begin : of_thought.end])
-    told = renderer.tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
-    assert thought.startswith(told.strip().replace("> ", ">"))
-    assert of_claims[0].begin >= len(tokens)
 
 
 def test_a_refiners_probe_separates_cited_from_other_snippets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,11 +34,6 @@ def test_a_right_answer_with_its_source_is_paid_in_full_and_tells_its_parts() ->
     }
 
 
-def test_another_entity_of_the_evidence_is_no_right_answer() -> None:
-    other = score_of("<snippet id=c3>Ida Voss was born in Velde.</snippet>")
-    assert (other.parts["grounded"], other.parts["citation_f1"], other.value) == (0.0, 1.0, 0.4)
-
-
 def test_a_right_answer_that_its_source_does_not_support_is_not_grounded() -> None:
     guessed = score_of("<snippet id=b2>Ada Voss was born in Tarn.</snippet>")
     assert (guessed.parts["grounded"], guessed.value) == (0.0, 0.0)
@@ -90,19 +85,6 @@ def test_a_thought_is_well_formed_where_it_belongs_and_nowhere_else() -> None:
     for mode, plain, behind_thought in (("answer_only", 1.0, 0.0), ("thinking", 0.0, 1.0)):
         one, other = scored(refined(BORN), thought, reward=citation_reward(mode))
         assert (one.parts["well_formed"], other.parts["well_formed"]) == (plain, behind_thought)
-
-
-def test_the_sum_and_the_formula_are_the_recipes_own() -> None:
-    both, table = refined("<snippet id=a1,b2>Ada Voss was born in Tarn.</snippet>"), {"verification_reward": 10.0}
-    for formula, citation in (("dr_tulu", 1.0), ("f1", 2 / 3)):
-        [score] = scored(both, reward=citation_reward(sum="additive", formula=formula, **table))
-        assert score.value == pytest.approx(10 * (1.0 + 0.2 * citation))
-
-
-def test_without_a_golden_answer_citations_are_all_there_is_to_pay_for() -> None:
-    score = score_of(BORN, golden=())
-    assert score.value == 1.0
-    assert "grounded" not in score.parts
 
 
 def searched(answer: str, shown: str = "Ada Voss was born in Tarn.", stop: str = "answered") -> Episode:

@@ -124,12 +124,6 @@ def test_where_nobody_may_be_asked_only_what_was_kept_is_known(server: ChatServe
     assert len(server.asked) == 1
 
 
-def test_verdicts_may_be_kept_elsewhere(server: ChatServer, tmp_path: Path) -> None:
-    with JudgePool(tmp_path / "run.sqlite") as judge_pool:
-        scores(paid(server, verdicts=tmp_path / "shared.sqlite"), judge_pool, BORN)
-    assert [place.name for place in tmp_path.iterdir()] == ["shared.sqlite"]
-
-
 def test_a_judge_that_is_not_there_is_one_line_that_names_its_reward(server: ChatServer) -> None:
     require_judges([paid(server)])
     for recipe, said in (

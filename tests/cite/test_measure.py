@@ -8,7 +8,7 @@ import pytest
 from refined import refined, scored
 
 from sleuth.cite.claims import CitedAnswer, EvidenceTexts, tagged
-from sleuth.cite.measure import MAX_SHEET, Citations, measure, measure_against_table, sheets_of
+from sleuth.cite.measure import Citations, measure, measure_against_table, sheets_of
 from sleuth.types import Case, StatedClaim
 
 EVIDENCE = {"a": "A", "b": "B", "c": "C"}
@@ -75,13 +75,6 @@ def test_a_sheet_asks_each_claim_together_alone_and_left_out_and_has_each_snippe
     [sheet] = sheets_of(tagged("<snippet id=b,a>x</snippet><snippet id=b,zz>y</snippet>"), EVIDENCE)
     assert sheet.snippets == ("A", "B")
     assert sheet.entries == (("x", (0, 1)), ("x", (1,)), ("x", (0,)), ("y", (1,)))
-
-
-def test_an_answer_that_cites_too_much_for_one_sheet_has_several() -> None:
-    many = {f"s{n:02}": f"T{n:02}" for n in range(10)}
-    sheets = sheets_of(tagged(f"<snippet id={','.join(many)}>x</snippet>"), many)
-    assert [len(sheet.entries) for sheet in sheets] == [MAX_SHEET, 1 + 2 * 10 - MAX_SHEET]
-    assert len({case for sheet in sheets for case in sheet.cases}) == 1 + 2 * 10
 
 
 TABLE = (

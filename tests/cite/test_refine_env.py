@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sleuth.cite.dialect import REFINERS, Mode
 from sleuth.cite.env import RefineEnv
@@ -57,13 +55,6 @@ def test_the_prompt_has_question_reasoning_and_tool_output_and_one_answer_ends_t
     assert trajectory.policy_text == ANSWER
 
 
-def test_the_tool_output_has_author_env_and_the_instruction_author_template() -> None:
-    authors = {segment.author: segment.text for segment in played(ANSWER).trajectory.segments}
-    assert OUTPUT in authors["env"]
-    assert authors["template"] in ("Digest.\n", "\nNow:\n")
-    assert authors["policy"] == ANSWER
-
-
 def test_a_task_with_its_own_prompt_uses_it() -> None:
     own = Task(id="q", question="?", golden_answers=(), prompt="Refine this.", evidence=TASK.evidence)
     opening = asyncio.run(RefineEnv(own, REFINERS["answer_only"], read_prompt("bare")).open())
@@ -88,11 +79,6 @@ def test_any_turn_ends_the_episode_and_only_a_closed_answer_counts(
     found = reply(turn, stop)
     assert found.action is not None
     assert (found.action.kind, found.done, found.pieces) == (kind, done, ())
-
-
-@given(st.text(alphabet="<>/answer snipet id=a1,\n", max_size=200))
-def test_any_text_ends_the_episode(turn: str) -> None:
-    assert reply(turn).done in ("answered", "turns")
 
 
 def test_a_turn_of_thousands_of_tags_is_parsed_quickly() -> None:

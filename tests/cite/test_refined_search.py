@@ -152,12 +152,6 @@ def test_what_the_refiner_makes_of_results_is_a_figure_and_ends_no_evaluation(
     assert "refiner_abstained" not in episode_figures([(TASK, Trajectory(segments=()), score)])
 
 
-def test_a_search_without_results_is_not_refined() -> None:
-    refiner, prompts = refiner_that_writes("<answer><snippet id=17>Ada Voss was born in Tarn.</snippet></answer>")
-    asyncio.run(first_reply(refined(searching(), refiner), TURN))
-    assert prompts == []
-
-
 def test_a_model_that_searches_cannot_be_the_refiner() -> None:
     agent = EvalSession(model=cast(Any, None), tokenizer=TOKENIZER, setting=searching(ADA), context=4096)
     with pytest.raises(SleuthError, match=r"--refiner agent: was trained to search, not to refine; name a checkpoint"):

@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from sleuth.cite.episode_rows import accepted_rows, is_accepted, rows_of_searches
 from sleuth.cite.rows import row_of, snippets_of, tool_output_of
-from sleuth.data.questions import load_questions, questions_hash, task_from_row
+from sleuth.data.questions import load_questions, task_from_row
 from sleuth.dialect import DIALECTS
-from sleuth.types import Action, Episode, Passage, Rubric, Score, Segment, SleuthError, StatedClaim, Task, Trajectory
+from sleuth.types import Action, Episode, Passage, Rubric, Score, Segment, SleuthError, Task, Trajectory
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 real = pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not on this machine")
@@ -90,17 +88,6 @@ def test_a_row_of_ours_is_a_task_with_its_evidence() -> None:
     assert snippets(task) == {"a1": "Ada Voss was born in Tarn.", "b2": "Bo."}
 
 
-def test_gold_ids_of_a_corpus_are_not_read_beside_a_tool_output() -> None:
-    assert task_from_row({**OURS, "gold_ids": ["17"]}, "rows.jsonl:1") == task_from_row(OURS, "rows.jsonl:1")
-
-
-def test_the_table_of_support_comes_with_a_row_of_ours() -> None:
-    support = [{"claim": "Ada Voss was born in Tarn.", "snippets": ["a1"], "asked": True}]
-    task = task_of(OURS | {"support": support})
-    assert task.evidence is not None
-    assert task.evidence.stated == (StatedClaim(claim="Ada Voss was born in Tarn.", snippets=("a1",), asked=True),)
-
-
 @pytest.mark.parametrize(
     ("support", "expected"),
     [
@@ -157,17 +144,6 @@ def test_a_published_row_can_be_asked_with_its_own_message() -> None:
     assert "no `conversations`" in complaint(OURS, with_prompt=True)
 
 
-def test_a_published_row_without_an_answer_has_the_one_that_was_generated() -> None:
-    asked = PUBLISHED | {"conversations": PUBLISHED["conversations"][:1]}
-    assert task_of(asked).reference == "not this"
-
-
-def test_rows_come_from_parquet_too(tmp_path: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([PUBLISHED]), tmp_path / "rows.parquet")
-    [task] = load_questions(tmp_path / "rows.parquet")
-    assert task == task_of(PUBLISHED)
-
-
 def test_sources_become_a_tool_output_in_which_none_can_pass_for_another() -> None:
     task = task_of(SOURCED)
     assert snippets(task) == {"1": "Ada Voss | Ada Voss was born in Tarn.", "2": "Bo. Ida.\nIda."}
@@ -207,12 +183,6 @@ def test_what_is_wrong_with_a_published_row_is_one_line(row: dict[str, Any], exp
     assert complaint(row).startswith(expected)
 
 
-def test_a_question_that_nothing_answers_needs_no_snippet() -> None:
-    task = task_of(OURS | {"tool_output": "no results", "answerable": False, "golden_answers": []})
-    assert task.evidence is not None
-    assert (task.evidence.snippets, task.evidence.answerable) == ((), False)
-
-
 def test_two_snippets_of_one_id_are_one_and_one_that_was_cut_off_is_what_is_left() -> None:
     output = "<snippet id=a>One.</snippet><snippet>none</snippet><snippet id=a>Two.</snippet><snippet id=b>Thr"
     found = [(snippet.id, snippet.text) for snippet in snippets_of(output)]
@@ -222,11 +192,6 @@ def test_two_snippets_of_one_id_are_one_and_one_that_was_cut_off_is_what_is_left
 def test_passages_written_as_a_tool_output_are_read_back() -> None:
     given = [Passage(id="1", title="", text="One <b> two."), Passage(id="x9", title="", text="Three\nfour.")]
     assert list(snippets_of(tool_output_of(given))) == given
-
-
-def test_questions_with_another_tool_output_have_another_hash() -> None:
-    one, other = task_of(OURS), task_of(OURS | {"reasoning": "Why not?"})
-    assert questions_hash([one]) != questions_hash([other])
 
 
 @real
@@ -312,8 +277,8 @@ GOOD = {"well_formed": 1.0, "citation_f1": 0.9, "grounded": 1.0, "claims": 1.0}
     ],
 )
 def test_what_is_accepted(parts: dict[str, float], accepted: bool) -> None:
-    assert is_accepted(Score(value=0.5, parts=parts), 0.8) == accepted
-    assert not is_accepted(Score(value=None, parts=parts), 0.8)
+    assert is_accepted(Score(value=0.5, parts=parts)) == accepted
+    assert not is_accepted(Score(value=None, parts=parts))
 
 
 ROW: dict[str, Any] = {
@@ -339,10 +304,10 @@ def test_the_best_accepted_answer_of_a_task_becomes_its_rows_own() -> None:
         Score(value=1.0, parts=GOOD),
         Score(value=2.0, parts=GOOD | {"grounded": 0}),
     )
-    [row] = accepted_rows(list(zip(played, values, strict=True)), 0.8)
+    [row] = accepted_rows(list(zip(played, values, strict=True)))
     assert row["answer"] == "<answer>two</answer>"
     assert task_from_row(row, "rows.jsonl:1") == replace(task, reference="<answer>two</answer>")
-    assert accepted_rows([(played[2], values[2])], 0.8) == []
+    assert accepted_rows([(played[2], values[2])]) == []
 
 
 def test_a_task_as_a_row_is_the_task_again() -> None:

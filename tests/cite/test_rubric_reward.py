@@ -20,7 +20,6 @@ from sleuth.cite.rubric_reward import (
     positive_weights,
 )
 from sleuth.dialect import DIALECTS
-from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import (
     Action,
     AnySheet,
@@ -158,11 +157,6 @@ def test_one_missing_verdict_makes_a_missing_score_and_leaves_the_siblings() -> 
     assert whole.value == 0.5  # wanted and unwanted both fulfilled
 
 
-def test_an_episode_that_failed_without_its_policys_fault_is_missing() -> None:
-    [score] = scored(reward_by(Told(says_so)), episode(None, stop="failed"))
-    assert score.value is None
-
-
 def test_static_criteria_are_told_by_their_names_behind_the_tasks_own() -> None:
     judge = Told(lambda criterion, answer: 1.0)
     [score] = scored(reward_by(judge, static="refiner"), episode(BORN))
@@ -183,24 +177,6 @@ def test_all_criteria_in_one_call_are_worth_the_same() -> None:
     apart = scored(reward_by(judge), episode("Tarn, by the sea."), episode(BORN))
     assert scored(reward_by(None, judge), episode("Tarn, by the sea."), episode(BORN)) == apart
     assert [sheet.criteria for sheet in judge.sheets] == [(TOWN.description, SEA.description)] * 2
-
-
-def test_a_sheet_without_verdicts_is_judged_criterion_by_criterion_where_there_is_a_judge_for_that() -> None:
-    apart = scored(reward_by(Told(says_so)), episode(BORN))
-    for judge, expected in ((Told(says_so), apart[0].value), (None, None)):
-        [score] = scored(reward_by(judge, Told(lambda criterion, answer: None)), episode(BORN))
-        assert score.value == expected
-
-
-def test_the_lexical_judge_reads_a_criterion_as_a_statement_of_the_answer() -> None:
-    reward = reward_by(LexicalJudge())
-    task = replace(
-        TASK, rubrics=(TOWN, Rubric(title="Namesake", description="Ada Voss was born in Velde.", wanted=False))
-    )
-    right, wrong = scored(
-        reward, episode(BORN, task), episode("<snippet id=a1>Ada Voss was born in Velde.</snippet>", task)
-    )
-    assert (right.value, wrong.value) == (1.0, 0.0)
 
 
 MIXED: Graded = [(True, 1.0), (True, 0.5), (False, 0.5), (False, 0.0)]

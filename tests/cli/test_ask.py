@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 from emulator.served import emulated_server
-from typer.testing import CliRunner
 from verb import printed_json, refusal, sleuth
 
 from sleuth.cli import ask
-from sleuth.cli.app import app
 from sleuth.learn.models import load_model
 from sleuth.recipe.shipped import find_model
 from sleuth.serve.conversation import NOTHING_FOUND
@@ -32,11 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return folder
-
-
-def piped(folder: Path, text: str, *options: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, ["ask", str(folder), *options], input=text, prog_name="sleuth")
-    return done.exit_code, done.stdout, done.stderr
 
 
 def test_an_answer_has_its_sentence_its_file_and_how_sure_it_is(folder: Path) -> None:
@@ -66,16 +59,6 @@ def test_what_is_not_in_the_documents_is_said_instead_of_nonsense(folder: Path) 
     printed = printed_json("ask", folder, asked)
     assert (printed["answer"], printed["citations"]) == (None, [])
     assert printed["withheld"]
-
-
-def test_the_index_is_made_once_and_again_when_a_document_changes(folder: Path) -> None:
-    card = Path("runs/docs/index/card.json")
-    assert sleuth("ask", folder, BORN).exit_code == 0
-    first = card.stat().st_mtime_ns
-    assert sleuth("ask", folder, BORN).exit_code == 0
-    assert card.stat().st_mtime_ns == first
-    (folder / "people/beyonce.md").write_text(f"# Beyoncé\n\n{BEYONCE.replace('Houston', 'Dallas')}\n")
-    assert sleuth("ask", folder, BORN).stdout.startswith("Answer    Dallas\n")
 
 
 def test_a_file_that_cannot_be_read_is_a_line_and_the_rest_is_asked(folder: Path) -> None:
@@ -115,15 +98,6 @@ def test_the_model_that_was_trained_on_the_folder_is_asked_unless_its_certificat
     (tmp_path / "certificate.json").write_text('{"passes": false}')
     assert ask.find_reader(tmp_path) == ships
     assert f"{trained} is not asked" in capsys.readouterr().err
-
-
-def test_questions_are_read_from_a_pipe_and_a_bad_one_does_not_end_the_rest(folder: Path) -> None:
-    status, out, errors = piped(folder, f"{BORN}\n\n{'why ' * 2000}\n{BORN}", "--json")
-    assert [json.loads(line)["answer"] for line in out.splitlines()] == ["Houston", "Houston"]
-    assert (status, errors.count("error: question: ")) == (2, 1)
-    status, out, errors = piped(folder, "\n")
-    assert (status, out) == (2, "")
-    assert errors.splitlines()[-1] == 'error: no question: sleuth ask FOLDER "Who ...?", or lines on stdin'
 
 
 def test_orders_in_a_document_are_text_like_any_other(folder: Path) -> None:

@@ -81,20 +81,6 @@ def test_what_is_no_checkpoint_with_a_protocol_is_refused_with_one_that_is(folde
     assert "protocol.json: " in refusal("check", "protocols", folder / "a", folder / "b")
 
 
-def test_a_recipe_that_can_run_is_ok_with_its_number_of_steps(folder: Path) -> None:
-    result = sleuth("check", "recipe", folder / "recipe.toml")
-    assert (result.exit_code, result.stdout) == (0, "ok: 2 stages, 1,100 steps\n")
-    found = printed_json("check", "recipe", folder / "recipe.toml")
-    assert found == {"ok": True, "stages": 2, "steps": 1100}
-
-
-def test_a_recipe_that_cannot_run_is_refused_with_the_key(folder: Path) -> None:
-    (folder / "prompt.txt").write_text("Question:\n")
-    assert "stage.1.env.prompt = " in refusal("check", "recipe", folder / "recipe.toml")
-    (folder / "sweep.toml").write_text('name = "s"\n[[arm]]\nname = "a"\nstages = ["recipe.toml:grpo"]\n')
-    assert "has arms, which are several runs" in refusal("check", "recipe", folder / "sweep.toml")
-
-
 def test_a_scorer_that_no_right_answer_satisfies_is_a_warning(folder: Path) -> None:
     check = ("check", "recipe", folder / "recipe.toml", "--set", "grpo.reward.0.scorer=slime")
     said = "stage.1 (grpo): the scorer slime would pay a well-formed right answer 0, not 1"

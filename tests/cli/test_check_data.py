@@ -31,18 +31,6 @@ def test_sound_data_is_counted_in_a_file_or_a_folder_of_sets(good: Path) -> None
     assert (found["ok"], found["rows"], found["sources"], found["overlap"]["count"]) == (True, 3, {"nq": 3}, 3)
 
 
-def test_malformed_data_ends_with_status_2_after_all_that_was_found(good: Path) -> None:
-    good.write_text(good.read_text() + "{}\n" * 7)
-    result = sleuth("check", "data", good)
-    assert result.exit_code == 2
-    for said in ("malformed rows: 7", f"  {good}:4: no `question`; the row has no keys", "  and 2 more"):
-        assert said in result.stdout
-    assert result.stderr.startswith(f"error: {good}: of 10 rows, malformed: 7, with a repeated id: 0; ")
-    assert result.stderr.count("\n") == 1
-    found = printed_json("check", "data", good, status=2)
-    assert (found["ok"], found["malformed"]["count"], found["overlap"]) == (False, 7, None)
-
-
 def test_a_file_that_cannot_be_checked_is_one_line(tmp_path: Path) -> None:
     for name in ("empty.jsonl", "notes.md"):
         (tmp_path / name).touch()

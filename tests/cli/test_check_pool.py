@@ -59,16 +59,6 @@ def test_a_healthy_pool_is_described_and_may_take_the_weights(tmp_path: Path, se
     assert server.engine.label.startswith("000000-")
 
 
-def test_an_unreachable_server_is_reported_beside_the_others(tmp_path: Path, server: EmulatedServer) -> None:
-    result = check(tmp_path, "--json", urls=["http://127.0.0.1:9", server.url])
-    assert result.exit_code == 2
-    assert result.stderr == "error: stage.0 (grpo): 1 of 2 servers of the pool cannot be used\n"
-    found = json.loads(result.stdout)
-    assert found["ok"] is False
-    assert [finding["ok"] for finding in found["pools"]["grpo"]] == [False, True]
-    assert found["pools"]["grpo"][0]["line"].startswith("does not answer (")
-
-
 def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sleuth.engines.remote.server.PROBE_SECONDS", 2.0)
     with ExitStack() as open_:

@@ -47,14 +47,6 @@ def test_two_sides_are_one_table_that_fits_a_terminal(files: list[Path]) -> None
         assert said in result.stdout
 
 
-def test_more_sides_have_a_table_for_each_pair(files: list[Path]) -> None:
-    told = sleuth("compare", *files, COLUMNS="100").stdout
-    for title in ("b minus a", "c minus a", "c minus b"):
-        assert title in told
-    last = [line.split() for line in told.splitlines() if line.startswith(" em ")][-1]
-    assert last[-2:] == ["1.000", "30"]  # McNemar of one gained question, none lost
-
-
 def test_a_comparison_of_files_of_one_run_without_its_chain_has_a_note(
     files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,13 +56,6 @@ def test_a_comparison_of_files_of_one_run_without_its_chain_has_a_note(
     assert sleuth("compare", *names).stderr == ""
     (folder.parent / "recipe.toml").touch()
     assert sleuth("compare", *names).stderr.startswith(f"note: {folder.parent} has no chain.jsonl")
-
-
-def test_a_narrow_terminal_gives_intervals_lines_of_their_own(files: list[Path]) -> None:
-    told = sleuth("compare", f"[bold]={files[0]}", files[1], COLUMNS="80").stdout
-    assert max(len(line) for line in told.splitlines() if line.startswith(" ")) <= 80
-    assert "[+0.63, +0.93]" in told  # whole: no line breaks within
-    assert " [bold] " in told
 
 
 def test_json_and_the_page_have_the_same_comparison(files: list[Path], tmp_path: Path) -> None:

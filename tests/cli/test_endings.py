@@ -92,17 +92,6 @@ print(run("--version").stdout, loaded(*HEAVY, "sleuth.recipe"))
     assert output_of(tmp_path, script) == f"sleuth {__version__}\n []\n"
 
 
-def test_heavy_imports_run_without_the_garbage_collector(tmp_path: Path) -> None:
-    script = """
-import gc
-from sleuth.training.heavy import import_heavy
-before = gc.get_stats()[2]["collections"]
-import_heavy()
-print(loaded("torch"), gc.isenabled(), gc.get_stats()[2]["collections"] - before, gc.get_freeze_count() > 100_000)
-"""
-    assert output_of(tmp_path, script) == "['torch'] True 0 True\n"
-
-
 @pytest.mark.parametrize("triton", [True, False])
 def test_the_last_collection_frees_what_triton_would_print_as_leaked(tmp_path: Path, triton: bool) -> None:
     script = f"""
@@ -130,16 +119,6 @@ def test_a_shell_completes_verbs_and_options(tmp_path: Path, words: str, found: 
     asked = {"_SLEUTH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     script = f"import os; os.environ.update({asked}); app(prog_name='sleuth')"
     assert output_of(tmp_path, script).split() == found
-
-
-def test_light_verbs_never_import_torch(tmp_path: Path) -> None:
-    script = """
-for line in ("world w --people 200", "index w/corpus.jsonl w/index", "search w/index Mills", "report w"):
-    run(*line.split())
-print(loaded("torch", "transformers"))
-"""
-    assert output_of(tmp_path, script) == "[]\n"
-    assert (tmp_path / "w" / "index").is_dir()
 
 
 RECIPE = """

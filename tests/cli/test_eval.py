@@ -17,7 +17,6 @@ from sleuth.cite.dialect import REFINERS
 from sleuth.dialect import DIALECTS
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, text_sha256
-from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.host.checksums import write_checksums
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -141,13 +140,6 @@ def test_a_checkpoint_is_asked_with_what_it_was_trained_with_by_default(checkpoi
     assert "what is asked with it is not what the checkpoint was trained with" in said
 
 
-def test_a_model_without_a_protocol_is_noted(checkpoint: Path, world: Path) -> None:
-    (checkpoint / "protocol.json").unlink()
-    result, _ = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--limit", 1, "--index", world / "index")
-    assert "carries no protocol: asked in the dialect 'sleuth'" in result.stderr
-    assert NOTHING_FOUND not in result.stderr
-
-
 def test_the_dialect_stored_with_a_checkpoint_is_used_even_if_ours_has_changed(checkpoint: Path) -> None:
     nothing_is_an_action = r"(?!)(?P<kind>search|answer)(?P<text>.)"
     theirs = dataclasses.replace(CARD.dialect, name="theirs", action=nothing_is_an_action, hint="\nMORE\n")
@@ -179,20 +171,6 @@ def test_a_closed_book_is_a_control_arm_whose_answers_are_read_and_recorded(chec
             assert record["note"] in ("correct", "wrong")
 
 
-def test_one_slot_gives_the_records_of_many(checkpoint: Path) -> None:
-    _, many = ask(checkpoint)
-    _, one = ask(checkpoint, "--slots", 1)
-    assert one["records"] == many["records"]
-
-
-def test_more_slots_than_memory_holds_are_one_line_that_names_them(checkpoint: Path) -> None:
-    result, _ = ask(checkpoint, "--slots", 10**12)
-    assert result.exit_code == 2
-    (line,) = [line for line in result.stderr.splitlines() if not line.startswith(("computing with", "note:"))]
-    assert line.startswith("error: out of memory with 1000000000000 slots of up to 200 tokens: ask again with")
-    assert "--slots 250000000000" in line
-
-
 @pytest.mark.parametrize(
     "error",
     [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
@@ -207,14 +185,6 @@ def test_out_of_memory_while_answering_is_one_line_too(
     result, _ = ask(checkpoint)
     assert result.exit_code == 2
     assert "--slots 64" in result.stderr.splitlines()[-1]
-
-
-def test_weights_are_computed_in_float32_on_a_cpu_by_default(checkpoint: Path) -> None:
-    stored = json.loads((checkpoint / "config.json").read_text())["dtype"]
-    session, _ = open_eval_session(str(checkpoint), [], index=None)
-    assert (stored, session.model.dtype) == ("bfloat16", torch.float32)
-    session, _ = open_eval_session(str(checkpoint), [], index=None, dtype="bfloat16")
-    assert session.model.dtype == torch.bfloat16
 
 
 def test_a_checkpoint_is_scored_by_its_training_reward_beside_strict_exact_match(checkpoint: Path) -> None:

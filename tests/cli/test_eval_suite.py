@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from typer.testing import Result
-from verb import refusal, sleuth, write_rows
+from verb import sleuth, write_rows
 
 from sleuth.answers.suites import load_suite
 
@@ -86,10 +86,6 @@ def test_the_order_of_a_file_does_not_change_a_subset_nor_what_is_drawn(sets: Pa
     assert records("two.json") == first
     assert len(first) == 6
     assert any(record["segments"] != other["segments"] for record, other in zip(first[::2], first[1::2], strict=True))
-
-
-def test_a_folder_without_sets_is_one_line() -> None:
-    assert refusal("eval-suite", BASE, "nowhere").startswith("nowhere: holds no test sets")
 
 
 def test_the_keys_of_an_evaluation_file_are_frozen(sets: Path) -> None:

@@ -159,16 +159,6 @@ def test_published_recipes_name_the_index_of_the_published_vectors_and_require_t
     assert catalogue.command_for(env.index) == "sleuth get wiki-18 --kind dense"
 
 
-def test_a_broken_download_stays_and_the_same_command_goes_on_with_it(hub: Hub, tmp_path: Path) -> None:
-    hub.drops = [900] + [0] * downloads.ATTEMPTS
-    result = sleuth("get", "towns", tmp_path / "towns")
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].endswith("run the same command again to resume it")
-    hub.sent.clear()
-    assert sleuth("get", "towns", tmp_path / "towns").exit_code == 0
-    assert hub.sent[0] == ("owner/towns/towns.jsonl.gz", 900, len(FILES["owner/towns/towns.jsonl.gz"]) - 900)
-
-
 def test_a_wrong_checksum_and_a_small_disk_are_one_line(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,13 +290,6 @@ def test_a_set_whose_terms_are_not_accepted_says_where_they_are(hub: Hub, monkey
         "error: hf://Idavidrein/gpqa/gpqa_diamond.csv: cannot be downloaded from the hub: its terms have to be "
         "accepted at https://huggingface.co/datasets/Idavidrein/gpqa by the account whose token is in HF_TOKEN\n"
     )
-
-
-def test_names_are_listed_and_an_unknown_one_names_them(hub: Hub) -> None:
-    assert [entry["name"] for entry in json.loads(sleuth("get", "--json").stdout)] == ["towns", "asked"]
-    assert "hf://owner/towns/towns.jsonl.gz; licence: see the card" in sleuth("get").stdout
-    result = sleuth("get", "wiki")
-    assert result.stderr == "error: sleuth get wiki: no corpus or test set of this name; there are towns, asked\n"
 
 
 def test_parts_of_vectors_are_joined_and_removed_and_a_kill_between_them_loses_nothing(

@@ -14,10 +14,8 @@ import pytest
 from hostile import HOSTILE, PASSAGES
 from terminal import Terminal
 
-import sleuth
 from sleuth.host.escapes import escape
 
-PACKAGE = Path(sleuth.__file__).parent
 SLEUTH = (sys.executable, "-m", "sleuth")
 OBEYED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\r*\n)")
 RICH = re.compile(r"\x1b\[(\d+(;\d+)*m|2K|1A|\?25[lh])|\r(?=\x1b\[2K)")
@@ -70,11 +68,6 @@ def test_a_pipe_and_json_get_the_text_as_it_is(folder: Path) -> None:
     assert {one["text"] for one in listed["passages"]} == {f"{text}\n\tnext" for text in PASSAGES.values()}
 
 
-def test_names_in_tables_are_shown_with_visible_escapes(folder: Path) -> None:
-    folded = re.sub(r"[\s│─]", "", shown(folder, "search", "index", "--questions", "questions.jsonl"))
-    assert all(re.sub(r"\s", "", escape(f"evil {at} ")) in folded for at in range(20))
-
-
 def test_errors_and_findings_quote_data_with_visible_escapes(folder: Path) -> None:
     name = PASSAGES["h0"] + PASSAGES["h8"] + PASSAGES["h18"]
     assert escape(name) in shown(folder, "search", name, "query", status=2)
@@ -116,19 +109,3 @@ def test_a_bar_and_what_is_printed_above_it_obey_nothing(tmp_path: Path) -> None
     folded = re.sub(r"\s|\x1b\[[\d;]*m", "", screen.raw)
     for opening in ("said ", "printed ", "to stderr ", "printed by the console "):
         assert re.sub(r"\s", "", opening + escape(text)) in folded
-
-
-def test_only_one_console_knows_rich() -> None:
-    own = re.compile(r"rich\.console|from rich import .*print|typer\.(secho|style)")
-    files = [file for file in PACKAGE.rglob("*.py") if own.search(file.read_text(encoding="utf-8"))]
-    assert [str(file.relative_to(PACKAGE)) for file in files] == ["runs/progress.py"]
-
-
-@pytest.mark.slow
-def test_a_model_verb_shows_and_obeys_nothing(folder: Path, tmp_path: Path) -> None:
-    model = Path(__file__).parents[2] / "models" / "tiny-base"
-    shown(folder, "eval", model, "--questions", "questions.jsonl", "--index", "index", "--out", "a.json")
-    name = "b \x1b]0;owned\x07\u202e.json"
-    (folder / name).write_bytes((folder / "a.json").read_bytes())
-    assert r"\x1b]0;owned\x07\u202e" in shown(folder, "compare", "a.json", name)
-    shown(tmp_path, "demo", "--real", "--ask", PASSAGES["h18"] + PASSAGES["h8"] + "Where was Ada Voss born?")

@@ -94,14 +94,6 @@ def test_no_question_is_both_trained_and_tested_and_the_seed_chooses(own: Path) 
     assert parts["one"] == parts["again"] != parts["other"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("task", "more"), [("refine", EVALUATED), ("think", [])])
-def test_without_data_a_generated_world_stands_in(here: Path, run: Run, task: str, more: list[str]) -> None:
-    done = sleuth("init", "mine", "--task", task)
-    assert done.exit_code == 0, done.output
-    assert (run(Path("mine/recipe.toml"), here / "run", *SMALL, *more) / "model.safetensors").is_file()
-
-
 def test_a_real_model_gets_a_prompt_of_rules_and_room(own: Path) -> None:
     from sleuth.recipe.starter import starter_recipe
 
@@ -289,15 +281,3 @@ def test_bad_input_is_one_line_and_leaves_nothing(own: Path, options: str, said:
     found = refusal("init", "mine", *options.split())
     assert found.startswith((said, *(f"{option} {said}" for option in ("--corpus", "--questions", "--model"))))
     assert sorted(path.name for path in own.iterdir()) == before
-
-
-def test_index_and_check_data_read_the_same_kinds(own: Path) -> None:
-    done = sleuth("index", "texts", "i")
-    assert done.stdout.startswith("i: 4 passages, bm25"), done.output
-    assert "towns" in sleuth("search", "i", "Tamton").stdout
-    (own / "wiki.csv").write_text("title,text\nTarn,A town.\n")
-    assert sleuth("index", "wiki.csv", "j").stdout.startswith("j: 1 passages")
-    assert sleuth("check", "data", "asked.csv").stdout.startswith("asked.csv: 21 rows, 21 questions\n")
-    (own / "corpus.jsonl").write_text(FILES["corpus.jsonl"])
-    assert refusal("check", "data", "corpus.jsonl").startswith("corpus.jsonl:1: a passage, not a question")
-    assert refusal("index", "asked.csv", "k").startswith("asked.csv:2: a question, not a passage")

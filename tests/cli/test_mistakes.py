@@ -28,7 +28,6 @@ MISTAKES = {
         f"{EVAL} --retriever {ELSEWHERE}": f"--retriever {ELSEWHERE} does not answer",
         f"{EVAL} --engine {ELSEWHERE}": f"--engine {ELSEWHERE}: does not answer",
         f"{EVAL} --context 99999": "--context 99999: the model holds",
-        f"{EVAL} --min-citation-f1 0.8": "--min-citation-f1 0.8 is for --rows FILE.jsonl, where accepted answers are",
         f"{EVAL} --served-as n": "--served-as n is for a server; give its URL too: --engine URL",
         f"{EVAL} --engine http://h:1 --dtype float32": "--dtype float32 is for a model in this process; the server at",
         f"{EVAL} --rows r.parquet": "--rows r.parquet: should be a .jsonl file",

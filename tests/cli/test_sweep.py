@@ -13,10 +13,8 @@ import verb
 from typer.testing import Result
 from verb import printed_json, refusal
 
-from sleuth.cli import sweep
 from sleuth.cli.pipeline import run_recipe
 from sleuth.evaluation.intervals import paired_bootstrap
-from sleuth.recipe import Recipe
 from sleuth.recipe.sweep import load_sweep
 from sleuth.runs.checkpoints import reuse_checkpoints
 from sleuth.runs.run_folder import RunFolder, RunLock
@@ -248,15 +246,6 @@ def test_an_arm_that_misses_its_gate_ends_in_one_line_and_the_others_go_on(
     assert "table.figures: gates:no_signal: no arm has a stage named gates; there are gain, gate, " in refused.stderr
 
 
-def test_a_folder_of_another_run_is_refused_before_the_first_arm_trains(arms_file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "runs" / "seed-5" / "paid"
-    other.mkdir(parents=True)
-    (other / "notes.txt").write_text("not a run")
-    refused = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5)
-    assert refused.exit_code == 2
-    assert not (tmp_path / "runs" / "seed-5" / "shown").exists()
-
-
 def test_an_arm_that_fails_ends_in_one_line_and_the_others_go_on(arms_file: Path, tmp_path: Path) -> None:
     asked = (arms_file, "--run", tmp_path / "runs", "--seed", 5)
     held = [tmp_path / "runs" / "seed-5" / arm for arm in ("shown", "paid")]
@@ -274,24 +263,6 @@ def test_an_arm_that_fails_ends_in_one_line_and_the_others_go_on(arms_file: Path
     assert one.exit_code == 1
     assert [line for line in one.stderr.splitlines() if line.startswith("error: arm shown, seed 5: ")]
     assert json.loads(one.stdout)["arms"].keys() == {"paid"}
-
-
-def test_an_arm_that_crashes_leaves_its_traceback_and_the_others_go_on(
-    arms_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = sweep._train
-
-    def crash(recipe: Recipe, *rest: Any) -> None:
-        if len(recipe.stage) == 2:
-            raise RuntimeError("out of memory")
-        train(recipe, *rest)
-
-    monkeypatch.setattr(sweep, "_train", crash)
-    done = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--json")
-    assert done.exit_code == 1
-    assert "Traceback (most recent call last)" in done.stderr
-    assert done.stderr.splitlines()[-1] == "error: arm shown, seed 5: out of memory"
-    assert json.loads(done.stdout)["arms"].keys() == {"paid"}
 
 
 def test_seeds_of_fewer_steps_are_said_and_not_pooled(arms_file: Path, tmp_path: Path) -> None:

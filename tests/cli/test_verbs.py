@@ -117,17 +117,6 @@ def test_a_trec_run_has_what_a_search_finds_for_each_question(folder: Path, tmp_
     assert len(hits) / len(rows) == json.loads(result.stdout)["recall"]["all"]["value"]
 
 
-def test_a_trec_run_needs_no_gold_passages_and_ids_without_spaces(folder: Path, tmp_path: Path) -> None:
-    row = {"id": "1", "question": "which town?", "golden_answers": ["I"]}
-    questions = write_rows(tmp_path / "q.jsonl", [row | {"id": "a b"}])
-    asked = ("search", folder / "index", "--questions", questions, "--trec", tmp_path / "run.txt")
-    assert "white space in an id" in refusal(*asked)
-    assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
-    write_rows(questions, [row])
-    assert sleuth(*asked).stdout == f"{tmp_path / 'run.txt'}: what was found, as a TREC run\n"
-    assert (tmp_path / "run.txt").read_text().count("1 Q0 ") == 3
-
-
 def test_a_folder_of_beir_is_indexed_and_its_queries_measure_recall(folder: Path, tmp_path: Path) -> None:
     beir = tmp_path / "beir"
     (beir / "qrels").mkdir(parents=True)

@@ -13,7 +13,7 @@ from gguf_models import ENDS, TEMPLATE, byte_bpe, make_model, save_model, write_
 from safetensors.torch import load_file, save_file
 from small_models import write_companions
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 gguf = pytest.importorskip("gguf")
 
@@ -257,11 +257,6 @@ def test_another_family_is_refused_with_those_that_are_written(model: Path, tmp_
     assert refusal(model, tmp_path).endswith("a model of type gemma; GGUF files are written of llama, qwen2, qwen3")
 
 
-def test_biases_that_the_family_has_not_are_refused(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", "llama", mlp_bias=True)
-    assert "mlp.gate_proj.bias has no name in llama.cpp's models of type llama" in refusal(tmp_path / "model", tmp_path)
-
-
 def test_weights_that_do_not_fit_the_dtype_are_refused(model: Path, tmp_path: Path) -> None:
     weights = load_file(model / "model.safetensors")
     weights["model.layers.0.mlp.up_proj.weight"][0, 0] = 1e5
@@ -355,15 +350,6 @@ def test_a_tokenizer_that_llama_cpp_would_not_follow_is_refused(
     assert reason in refusal(model, tmp_path)
 
 
-def test_a_file_that_is_there_is_left_alone(model: Path, tmp_path: Path) -> None:
-    for name in ("out.gguf", "out.md"):
-        (tmp_path / name).write_text("mine")
-        with pytest.raises(SleuthError, match=f"{name}: already exists; name another file with --out"):
-            export_gguf(model, tmp_path / "out.gguf")
-        assert (tmp_path / name).read_text() == "mine"
-        (tmp_path / name).unlink()
-
-
 def test_a_write_that_is_interrupted_leaves_nothing(model: Path, tmp_path: Path) -> None:
     def fail(done: int, total: int) -> None:
         raise KeyboardInterrupt
@@ -371,13 +357,3 @@ def test_a_write_that_is_interrupted_leaves_nothing(model: Path, tmp_path: Path)
     with pytest.raises(KeyboardInterrupt):
         export_gguf(model, tmp_path / "out.gguf", progress=fail)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_tokenizer_without_a_template_or_padding_is_written(model: Path, tmp_path: Path) -> None:
-    tokenizer: PreTrainedTokenizerFast = byte_bpe("qwen2")
-    tokenizer.chat_template = tokenizer.pad_token = None
-    (model / "chat_template.jinja").unlink()
-    tokenizer.save_pretrained(model)
-    export_gguf(model, tmp_path / "out.gguf")
-    fields = fields_of(tmp_path / "out.gguf")
-    assert not {"tokenizer.chat_template", "tokenizer.ggml.padding_token_id"} & fields.keys()

@@ -110,11 +110,6 @@ def test_shards_beside_safetensors_files_are_what_is_merged(actor: Path, tmp_pat
     assert_same_tensors(written_tensors(tmp_path / "out"), weights_of(make_model("qwen3")))
 
 
-def test_a_model_that_ties_nothing_is_not_untied(tmp_path: Path) -> None:
-    reason = refusal(bare(tmp_path, make_model("qwen2").state_dict()), tmp_path / "out", untie=True)
-    assert "ties no weights, so there is nothing to untie" in reason
-
-
 def test_a_broken_weight_file_is_refused(published: Path, tmp_path: Path) -> None:
     broken = next(published.glob("*.safetensors"))
     broken.write_bytes(broken.read_bytes()[:20])
@@ -125,17 +120,6 @@ def test_a_cast_is_written_and_recorded_in_the_config(actor: Path, tmp_path: Pat
     assert merge_shards(actor, tmp_path / "out", dtype=torch.float32).dtype == "float32"
     expected = {name: weight.float() for name, weight in weights_of(make_model("qwen3")).items()}
     assert_same_tensors(weights_of(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), expected)
-
-
-@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
-def test_the_config_gets_the_dtype_of_the_saved_weights(key: str, actor: Path, tmp_path: Path) -> None:
-    path = actor / "huggingface" / "config.json"
-    config = json.loads(path.read_text())
-    config.pop("dtype", None)
-    path.write_text(json.dumps({**config, key: "float16"}))
-    merge_shards(actor, tmp_path / "out")
-    assert json.loads((tmp_path / "out" / "config.json").read_text())[key] == "bfloat16"
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
 
 
 def test_config_and_tokenizer_come_from_the_given_folder(actor: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import torch
 from safetensors import safe_open
 from small_models import assert_same_tensors, written_tensors
 
-from sleuth.convert import merge
 from sleuth.convert.layouts import WholeTensor, assemble_tensor
 from sleuth.convert.merge import DTYPE_NAMES, write_weights
 from sleuth.host.memory import parse_size
@@ -33,16 +32,6 @@ def test_the_safetensors_library_reads_every_dtype_and_shape_that_is_written(tmp
     assert_same_tensors(written_tensors(tmp_path), tensors)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
-
-
-@pytest.mark.parametrize("block", [1, 7, 64, 10**6])
-def test_the_file_does_not_depend_on_how_many_rows_are_written_at_once(
-    block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(merge, "ROWS_BYTES", block)
-    tensors = {"a": torch.randn(13, 3), "b": torch.randn(5), "c": torch.randn(4, 2, 3)}
-    write(tmp_path, tensors)
-    assert_same_tensors(written_tensors(tmp_path), tensors)
 
 
 def test_files_stay_below_the_maximum_size_and_the_index_lists_each_tensor(tmp_path: Path) -> None:

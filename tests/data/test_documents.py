@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -48,18 +47,6 @@ def test_the_layout_of_fineweb_edu_is_read_and_pages_of_one_address_have_one_ori
     one, other = read_documents(tmp_path / "000_00000.parquet")
     assert (one.id, one.text) == (FINEWEB["id"], FINEWEB["text"])
     assert one.origin == other.origin == "example.org/rain"
-
-
-def test_a_file_of_plain_text_is_one_document(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("To be.\n\nOr not.")
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress("Naïve.".encode()))
-    written(tmp_path / "c.jsonl", {"text": "Three."})
-    assert list(read_documents(tmp_path / "a.txt")) == [Document(id="a.txt", text="To be.\n\nOr not.", origin="a.txt")]
-    assert [(document.id, document.text) for document in read_documents(tmp_path)] == [
-        ("a.txt", "To be.\n\nOr not."),
-        ("b.txt.gz", "Naïve."),
-        ("c.jsonl:1", "Three."),
-    ]
 
 
 def test_a_folder_on_the_hub_is_downloaded_file_by_file_as_it_is_read(

@@ -125,16 +125,6 @@ def test_a_part_of_another_version_is_not_gone_on_with(hub: Hub, tmp_path: Path)
     assert hub.sent == [(0, len(CORPUS))]
 
 
-def test_what_is_there_and_whole_is_not_downloaded_again(hub: Hub, tmp_path: Path) -> None:
-    index(tmp_path)
-    hub.sent.clear()
-    assert index(tmp_path).exit_code == 0
-    assert hub.sent == []
-    (tmp_path / "towns.corpus" / "towns.jsonl.gz").write_bytes(bytes(len(CORPUS)))  # as long, and not it
-    assert index(tmp_path).exit_code == 0
-    assert hub.sent == [(0, len(CORPUS))]
-
-
 def test_a_server_without_ranges_sends_all_of_it_anew(hub: Hub, tmp_path: Path) -> None:
     hub.ranges, hub.drops = False, [250_000]
     assert index(tmp_path).exit_code == 0

@@ -21,7 +21,6 @@ from sleuth.types import Document, Episode, Group, SleuthError, Trajectory
 ROOT = Path(__file__).parents[2]
 TOKENIZER = load_tokenizer(str(ROOT / "models" / "tiny-base"))
 RENDERER = Renderer(TOKENIZER)
-REAL_DATA = ROOT.parent / "shared" / "data"
 
 
 def recipe(texts: Path | str = "t.jsonl", **changes: Any) -> TextRecipe:
@@ -83,12 +82,6 @@ def test_a_document_with_its_own_cut_is_cut_there(tmp_path: Path) -> None:
     assert task.kind == "one"
 
 
-def test_a_control_token_in_a_text_is_encoded_as_letters() -> None:
-    [window] = list(continuations(document("<|end|> in" + " in" * 9), recipe(), RENDERER))[:1]
-    assert TOKENIZER.eos_token_id not in window.prefix.tokens + window.suffix.tokens
-    assert window.prefix.text + window.suffix.text == "<|end|> in in"
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.text(st.sampled_from("ab é漢🙂\n"), min_size=9, max_size=60), st.integers(1, 7), st.integers(1, 7))
 def test_prefix_and_suffix_are_neighbours_and_no_character_is_cut(text: str, before: int, behind: int) -> None:
@@ -113,8 +106,3 @@ def test_a_text_task_is_hashed_whole_and_survives_a_file_of_rollouts(tmp_path: P
     group = Group(task=one, episodes=(episode,))
     write_rollouts(tmp_path / "r.parquet", [group], [[None]])
     assert read_rollouts(tmp_path / "r.parquet") == [group]
-
-
-def test_counts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="least_tokens = 8 is less than prefix_tokens \\+ suffix_tokens = 9"):
-        recipe(least_tokens=8)

@@ -59,52 +59,8 @@ def cards(tmp_path: Path) -> list[draw_cards.Measured]:
     return draw_cards.read_files(tmp_path)
 
 
-def test_tables_have_a_column_a_card_and_say_which_bars_were_missed(cards: list[draw_cards.Measured]) -> None:
-    lines = draw_cards.drawn(cards).splitlines()
-    assert lines[0] == "|  | H100 80GB HBM3 | Z1 |"
-    assert "| 256 requests of 430 tokens: a decode step | 6 ms (bar: 5), 51,200 tokens/s (bar: 5) | 4 ms |" in lines
-    assert "| an update of 118,528 tokens, 32,768 a pass | 2 s, 23 % of the card (bar: 33 %) |  |" in lines
-    assert "| mixed step: `aten::mm` | 196.3 | 3.25 |" in lines
-    assert "| update: `triton_fused` | 28 | 7 |" in lines
-    assert not any("TRL" in line for line in lines)
-
-
-def test_what_was_not_measured_is_said_of_each_card(cards: list[draw_cards.Measured]) -> None:
-    lines = draw_cards.drawn(cards).splitlines()
-    line = "NVIDIA Z1 with torch 2.11.0, transformers 5.17.0, triton 3.6.0, driver 580.1, 2026-11-27, at abc1234: even."
-    assert line in lines
-    assert "NVIDIA H100 80GB HBM3, `step` failed: ." in lines
-    assert "NVIDIA Z1, `servers` not run." in lines
-
-
 def test_shares_of_the_plan_are_those_measured_and_else_assumed(cards: list[draw_cards.Measured]) -> None:
     weights, tokens = 596_049_920, 118_528
     update = float(f"{6 * weights * tokens / 2.0 / 989e12:.2g}")  # all activations have room
     expected = Shares(update=update, prefill=ASSUMED.prefill, decoding=0.7, layer=0.0001)
     assert draw_cards.measured_speeds(cards) == {"h100-80": expected}
-
-
-def test_planned_times_stand_beside_measured_ones(
-    cards: list[draw_cards.Measured], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sleuth.plan.speed.MEASURED", {})
-    [line] = [line for line in draw_cards.drawn(cards).splitlines() if line.startswith("| Qwen3-4B, adapters: update")]
-    seconds = 2 * 2 * 4.022e9 * 14_816 / (ASSUMED.update * 989e12)  # frozen matrices have no gradient
-    planned, measured, ratio = line.split("|")[2].replace(":", "").replace(",", "").replace(" s", "").split()
-    assert float(measured) == 1.5
-    assert float(planned) == pytest.approx(seconds, rel=0.02)
-    assert float(ratio) == pytest.approx(seconds / 1.5, rel=0.02)
-
-
-@pytest.mark.parametrize("text", ["{", '{"card": {"name": "Z"}, "scale": "real", "checks": [1]}'])
-def test_a_file_of_something_else_is_one_line_and_the_page_stays(
-    tmp_path: Path, monkeypatch, capsys, text: str
-) -> None:
-    (tmp_path / "gpu-z.json").write_text(text)
-    page = tmp_path / "page.md"
-    page.write_text("as it was")
-    monkeypatch.setattr(draw_cards, "PAGE", page)
-    monkeypatch.setattr(draw_cards.read_files, "__defaults__", (tmp_path,))
-    assert draw_cards.main() == 2
-    assert capsys.readouterr().err == f"{tmp_path / 'gpu-z.json'}: not a file of this check\n"
-    assert page.read_text() == "as it was"

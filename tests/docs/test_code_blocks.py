@@ -49,40 +49,6 @@ def test_a_command_that_would_not_run_is_found(
     assert found.startswith(problem)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('[[stage]]\nkind = "grpo"\nstpes = 3', "stage.stpes is no key of GrpoRecipe"),
-        ('[stage.loss]\nclip_low = "much"', "stage.loss.clip_low: Input should be a valid number"),
-        ('[stage.credit]\nkind = "search_gain"\nmargin = 1.0', "stage.credit: Value error"),
-        ('[judge]\nkind = "http"\nmodle = "x"', "judge.modle is no key of HttpJudgeRecipe"),
-        ("[table]\nfigure = []", "table.figure is no key of"),
-        ("name = demo", "not valid TOML"),
-    ],
-)
-def test_a_part_of_a_recipe_that_could_not_be_read_is_found(
-    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [found] = told(f"```toml\n{text}\n```\n", tmp_path, monkeypatch)
-    assert found.startswith(problem)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("Try `sleuth trian X`.", "sleuth has no trian"),
-        ("Try `sleuth train RECIPE [--stes N]`.", "sleuth train has no option --stes"),
-        ("See `sleuth.typos.Task`.", "sleuth.typos.Task: there is no such module, and nothing of that name in one"),
-        ("<!-- needs: luck -->\n```sh\nls\n```", "needs: luck: should be one of card, cluster, hub, network, server"),
-        ("```\nsleuth train x.toml\n```", "has a command and is not fenced as sh"),
-    ],
-)
-def test_code_in_a_sentence_and_a_wrong_mark_are_found(
-    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert told(f"{text}\n", tmp_path, monkeypatch) == [problem]
-
-
 def test_a_table_of_keys_names_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = "| TRL | ours |\n|---|---|\n| `epsilon` | `clip_low`, not `epsilon` |\n| `steps` | `loss.stpes = 3` |\n"
     keys = "| key | default |\n|---|---|\n| `margin` | 1 |\n| `mragin` | 2 |\n"

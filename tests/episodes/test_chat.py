@@ -233,16 +233,6 @@ def test_a_passage_is_cut_to_its_budget_in_a_message_and_in_every_copy_of_it() -
     assert closed == [0, 1, 2]
 
 
-def test_a_restarted_history_that_leaves_no_room_is_dropped() -> None:
-    whole = played(STRIPS, THOUGHT, ANSWER)
-    asked, told = (len(trajectory.tokens) for trajectory in whole.trajectories)
-    answer = len(whole.trajectory.segments[-1].tokens)
-    for context in range(asked + 1, told - answer + 1):
-        [trajectory] = played(STRIPS, THOUGHT, ANSWER, context=context).trajectories
-        assert (trajectory.stop, trajectory.passages) == ("length", ())
-        assert len(trajectory.tokens) <= context
-
-
 def test_response_tokens_limit_everything_after_the_prompt() -> None:
     whole = played(KEEPS, THOUGHT, THOUGHT, ANSWER).trajectory
     asked = sum(len(s.tokens) for s in whole.segments[: [s.author for s in whole.segments].index("policy")])
@@ -279,16 +269,6 @@ def test_an_unusable_template_is_refused_in_one_clear_line(
         ChatTemplate(chat_tokenizer(template, end), tools=tools, flags=flags)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_template_without_tools_serves_a_dialect_of_text() -> None:
-    chat = ChatTemplate(chat_tokenizer(NO_TOOLS))
-    asked = chat.pieces([Message(role="user", content=(Piece(text="Where?"),))])
-    assert [(piece.author, piece.text) for piece in asked] == [
-        ("template", "<|im_start|>user\n"),
-        ("env", "Where?"),
-        ("template", "<|im_end|>\n<|im_start|>assistant\n"),
-    ]
 
 
 def test_a_template_never_reads_text_of_people_passages_or_the_policy() -> None:

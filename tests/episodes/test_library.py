@@ -192,13 +192,6 @@ def test_the_list_shows_ours_and_the_published_ones_with_and_without_their_text(
     assert (texts["theirs_user"], texts["theirs_system"]) == (USER, None)
 
 
-def test_the_data_folder_is_the_users_where_none_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for home in ("", "relative"):  # a relative one is to be ignored, by the XDG base directory specification
-        monkeypatch.setenv("XDG_DATA_HOME", home)
-        assert folder() == tmp_path / ".local" / "share" / "sleuth" / "prompts"
-
-
 # -- what is carried -------------------------------------------------------------------------------------------------
 
 

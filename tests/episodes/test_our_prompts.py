@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from sleuth.cite.dialect import REFINERS, Mode
+from sleuth.cite.dialect import Mode
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.calls import queries_of
 from sleuth.episodes.library import our_names, read_prompt, require_askable
@@ -49,15 +49,6 @@ def example_turns(prompt: str, dialect: str) -> list[str]:
 
 def test_every_prompt_of_ours_is_of_a_dialect() -> None:
     assert {*EXAMPLES, *RULES, *REFINE, "plain", "bare", "reading"} == set(our_names())
-
-
-@pytest.mark.parametrize(("prompt", "mode"), REFINE.items())
-def test_a_refiners_prompt_asks_for_what_its_mode_is(prompt: str, mode: Mode) -> None:
-    text, spoken = read_prompt(prompt), REFINERS[mode]
-    require_askable(text, "user", prompt)
-    assert spoken.answer.open in text
-    assert "<snippet id=ID>" in text
-    assert (spoken.think.open in text) is (mode == "thinking")
 
 
 @pytest.mark.parametrize(("prompt", "dialect"), PAIRS)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, create_model
 
-from sleuth.dialect import BUDGETS, DIALECTS, Dialect, Tags
+from sleuth.dialect import BUDGETS, Dialect, Tags
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardPart, RewardSpec, text_sha256
-from sleuth.episodes.protocol_differences import differences, visible
+from sleuth.episodes.protocol_differences import differences
 from sleuth.types import RetrieverIdentity
 
 ANSWER = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=1.0)
@@ -136,18 +136,6 @@ def test_a_changed_file_of_the_user_is_said_by_its_name(card: ProtocolCard) -> N
     assert differences(card, one)[0].startswith("env: A none, B (functions `my_env:Env`")
 
 
-def test_a_reward_of_ours_is_written_without_sources() -> None:
-    assert "sources" not in ANSWER.model_dump()
-    assert "sources" not in RewardSpec(parts=(ANSWER,)).model_dump_json()
-
-
-def test_values_that_look_alike_are_told_apart(card: ProtocolCard) -> None:
-    newline, letters = speaking(card, margin="\n"), speaking(card, margin="\\n")
-    assert differences(newline, letters) == [r"dialect.margin: A '\n', B '\\n'"]
-    one, other = (card.model_copy(update={"corpus_sha256": "ab" * 31 + end}) for end in ("00", "01"))
-    assert "ab00'" in differences(one, other)[0]
-
-
 # -- as shown --------------------------------------------------------------------------------------------------------
 
 
@@ -173,30 +161,6 @@ def test_every_difference_is_a_field_with_both_values(card: ProtocolCard) -> Non
     ]
 
 
-def test_differences_of_chats_are_shown_likewise(card: ProtocolCard) -> None:
-    told = {"prompt_role": "user", "template_flags": {"enable_thinking": False}, "template_sha256": "ef" * 32}
-    chat = card.model_copy(update=told | {"dialect": DIALECTS["chat"]})
-    strict = dataclasses.replace(DIALECTS["chat"], tool=DIALECTS["verl"].tool, cut_ends=False, frame="messages")
-    assert differences(card, chat)[-3:] == [
-        "prompt_role: A `raw`, B `user`",
-        "template_flags: A nothing, B enable_thinking = no",
-        "template_sha256: A none, B efefefefefef",
-    ]
-    assert differences(chat, chat.model_copy(update={"dialect": strict})) == [
-        "dialect.frame: A `conversation`, B `messages`",
-        "dialect.tool.argument: A `query`, B `query_list`",
-        "dialect.tool.several: A no, B yes",
-        "dialect.tool.argument_description: A `What to look up, in a few words.`, "
-        "B `What to look up: one or more short queries.`",
-        "dialect.cut_ends: A yes, B no",
-    ]
-
-
-def test_the_names_are_the_callers(card: ProtocolCard) -> None:
-    other = card.model_copy(update={"scorer": "loose"})
-    assert differences(card, other, ("base", "ours")) == ["scorer: base `strict`, ours `loose`"]
-
-
 def test_prompts_are_shown_where_they_first_differ_with_their_white_space(card: ProtocolCard) -> None:
     story = "Answer the question with what you find.\nSearch as often as you need."
     said = differences(asked(card, f"{story} \n{{question}}\n"), asked(card, f"{story}\n{{question}}\n"))
@@ -204,11 +168,6 @@ def test_prompts_are_shown_where_they_first_differ_with_their_white_space(card: 
         r"prompt_text: A `...s often as you need.·\n{question}\n`, "
         r"B `...s often as you need.\n{question}\n` (they first differ in line 2, character 29)"
     ]
-
-
-def test_white_space_that_could_be_missed_is_written_out() -> None:
-    assert visible(" a  b c \t\n d \n\u00a0 ") == r"`·a··b c \t\n·d·\n\xa0·`"
-    assert visible("") == "nothing"
 
 
 def test_rewards_differ_by_their_parts_wherever_these_stand(card: ProtocolCard) -> None:
@@ -220,17 +179,6 @@ def test_rewards_differ_by_their_parts_wherever_these_stand(card: ProtocolCard) 
         "reward.answer.shuffle: A no, B yes",
         "reward.citation: A none, B (kind `citation`, scorer `lexical`, scorer_version 3, weight 0.5, shuffle no)",
     ]
-
-
-def test_another_order_of_the_same_rewards_is_said(card: ProtocolCard) -> None:
-    assert differences(paid(card, ANSWER, CITATION), paid(card, CITATION, ANSWER)) == [
-        "reward.parts: A `answer` and `citation`, B `citation` and `answer`"
-    ]
-
-
-def test_two_rewards_of_one_kind_are_two(card: ProtocolCard) -> None:
-    half = ANSWER.model_copy(update={"weight": 0.5})
-    assert differences(paid(card, ANSWER, ANSWER), paid(card, ANSWER, half)) == ["reward.answer 2.weight: A 1.0, B 0.5"]
 
 
 def test_a_checkpoint_that_was_trained_for_no_reward_is_told_from_one_that_was(card: ProtocolCard) -> None:

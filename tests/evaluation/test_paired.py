@@ -47,11 +47,6 @@ def test_samples_of_one_question_are_paired_in_order_and_count_once() -> None:
     assert change("em", trained, base) == (0.5, 1)
 
 
-def test_records_of_several_runs_are_beside_each_other_where_all_have_them() -> None:
-    three = [records([0.0, 1.0]), records([1.0]), records([1.0, 0.0])]
-    assert [[one["em"] for one in row] for row in paired_records(*three)] == [[0.0, 1.0, 1.0]]
-
-
 def test_a_question_counts_by_the_mean_of_what_its_samples_gave() -> None:
     run = by_question([*records([1.0, None]), *records([0.0, None])])
     assert question_means("em", ["q0", "q1"], [run]) == [[0.5, None]]
@@ -69,35 +64,10 @@ def test_citing_is_compared_where_both_arms_have_a_verdict() -> None:
     assert change("cited_holds_answer", trained, base) is None
 
 
-def test_a_question_counts_only_where_it_has_a_part() -> None:
-    passages = [{"id": "7", "title": "", "text": ""}]
-    record = {"id": "q", "kind": "two_hop", "em": 1.0, "searches": 2, "gold_passages": ["7"], "stop": "answered"}
-    record["actions"] = [{"kind": "search", "text": "", "passages": passages}]
-    assert question_value("em_one_hop", record) is None
-    assert question_value("em_two_hop", record) == 1.0
-    assert question_value("searches_mean", record) == question_value("searches_two_hop", record) == 2
-    assert question_value("query_recall", record) == question_value("evidence_shown", record) == 1.0
-    assert question_value("query_recall", record | {"actions": []}) == 0.0
-    assert question_value("query_recall", record | {"gold_passages": []}) is None
-    for figure in ("searched", "searches_mean", "query_recall", "evidence_shown", "response_tokens_mean"):
-        assert question_value(figure, record | {"stop": "failed"}) is None
-
-
-def test_response_tokens_are_the_policys_and_unknown_where_the_file_does_not_tell() -> None:
-    segments = [{"author": "policy", "text": "", "tokens": 3}, {"author": "env", "text": "", "tokens": 9}]
-    assert question_value("response_tokens_mean", {"segments": segments}) == 3
-    assert question_value("response_tokens_mean", {"segments": [{"author": "policy", "text": ""}]}) is None
-
-
 def test_missing_verdicts_are_counted_and_never_zeros() -> None:
     run = records([1.0, None])
     assert [question_value("missing", record) for record in run] == [0.0, 1.0]
     assert wilson(1, 1).n == len([1 for record in run if question_value("em", record) is not None])
-
-
-def test_a_compatible_score_is_compared_question_by_question_too() -> None:
-    assert question_value("score_verl", {"em": 0.0, "score_verl": 0.25}) == 0.25
-    assert question_value("score_verl", {"em": 0.0}) is None
 
 
 def evaluation(*right: float | None, key: str = "em") -> dict[str, Any]:

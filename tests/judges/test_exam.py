@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from sleuth.evaluation.exam_card import exam_card
 from sleuth.evaluation.judge_exam import exam_paper
 from sleuth.judges.exam import sit_exam
 from sleuth.types import AnySheet, Case, ClaimSheet, Pair, Sheet, Verdict
@@ -55,17 +54,3 @@ def test_what_is_on_sheets_is_asked_together_as_rewards_do() -> None:
     assert {len(sheet.criteria) for sheet in criteria} == {2, 3}  # all criteria of an answer
     assert not judge.asked
     assert shown[-1] == (len(judge.sheets), len(judge.sheets))
-
-
-class AlwaysYes:
-    """Pays every claim."""
-
-    async def judge(self, cases: list[Case]) -> list[Verdict]:
-        return [Verdict(score=1.0, reason="yes") for _ in cases]
-
-
-def test_a_judge_that_always_says_yes_fails_the_exam_by_name() -> None:
-    answers = asyncio.run(sit_exam(exam_paper(4, ["claims"]), AlwaysYes()))
-    card = exam_card("always yes", answers, calls=0, seconds=0)
-    assert card.skills["claims"].accuracy.value == 0.5
-    assert {"number_changed (claims)", "entity_swapped (claims)", "wrong_id (claims)"} <= set(card.weak)

@@ -7,18 +7,14 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import MODEL, Answer, ChatServer, part, right, says, scored
 
-from sleuth.judges.factory import JudgePool, wait_until_served
+from sleuth.judges.factory import wait_until_served
 from sleuth.judges.http import HttpJudge
-from sleuth.judges.pool import base_url, same_model
-from sleuth.judges.tables import HttpJudgeRecipe
+from sleuth.judges.pool import same_model
 from sleuth.types import Case, Pair, SleuthError, Verdict
 
 SUPPORTED = Case(claim="born in Tarn", evidence="Ada Voss was born in Tarn.")
@@ -44,11 +40,6 @@ def test_a_verdict_comes_with_its_reason_and_the_words_it_rests_on(server: ChatS
     assert judged(HttpJudge([server.url], MODEL)) == [
         Verdict(score=0.5, reason="half of it", evidence="born in Tarn"),
     ]
-
-
-def test_verdicts_come_in_the_order_of_the_cases(server: ChatServer) -> None:
-    cases = [Case(claim=f"c{number}", evidence="c1 c3 c5") for number in range(8)]
-    assert [verdict.score for verdict in judged(HttpJudge([server.url], MODEL), *cases)] == [0, 1, 0, 1, 0, 1, 0, 0]
 
 
 def test_a_request_asks_for_a_schema_at_temperature_0_with_what_a_recipe_adds(server: ChatServer) -> None:
@@ -112,11 +103,6 @@ def test_a_verdict_is_found_where_a_parser_of_thoughts_has_put_it(server: ChatSe
         assert judged(HttpJudge([server.url], MODEL))[0].score == 1.0
 
 
-def test_thoughts_alone_are_no_verdict(server: ChatServer) -> None:
-    server.answer = lambda body: says(None, reasoning_content=f"I lean to {scored(2)}")
-    assert judged(HttpJudge([server.url], MODEL))[0].invalid
-
-
 def test_an_answer_that_was_cut_is_called_so(server: ChatServer) -> None:
     server.answer = lambda body: (
         200,
@@ -177,47 +163,6 @@ def test_a_server_that_hangs_is_left_for_another(server: ChatServer) -> None:
         release.set()
 
 
-@contextmanager
-def dripping() -> Iterator[str]:
-    """A server that sends a byte of its answer every 50 ms, for ten seconds at most."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        done = threading.Event()
-
-        def drip(client: socket.socket) -> None:
-            with client:
-                client.recv(65536)
-                for byte in (
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n" + b" " * 100
-                ):
-                    if done.wait(0.05):
-                        return
-                    try:
-                        client.sendall(bytes([byte]))
-                    except OSError:
-                        return
-
-        def accept() -> None:
-            while not done.is_set():
-                try:
-                    client, _ = listener.accept()
-                except OSError:
-                    return
-                threading.Thread(target=drip, args=(client,), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        done.set()
-
-
-def test_an_answer_that_drips_is_given_up_as_one_that_never_comes() -> None:
-    with dripping() as url:
-        began = time.monotonic()
-        [verdict] = judged(HttpJudge([url], MODEL, timeout=0.4))
-        assert time.monotonic() - began < 8
-    assert verdict.score is None
-    assert "no answer within" in verdict.reason, verdict.reason
-
-
 def test_a_server_that_asks_to_wait_is_waited_for(server: ChatServer) -> None:
     server.headers = {"retry-after": "1"}
     server.answer = lambda body: (429, {}) if len(server.asked) == 1 else right(body)
@@ -269,15 +214,6 @@ def test_no_more_is_asked_than_the_budget(server: ChatServer) -> None:
     }
 
 
-def test_the_budget_of_a_run_is_spent_once_however_often_it_is_resumed(server: ChatServer, tmp_path: Path) -> None:
-    recipe = HttpJudgeRecipe(kind="http", urls=(server.url,), model=MODEL, budget=3)
-    for asked, given in ((2, 2), (2, 1), (2, 0)):
-        with JudgePool(tmp_path / "verdicts.sqlite") as pool:
-            verdicts = asyncio.run(pool.open(recipe).judge.judge([SUPPORTED] * asked))
-        assert [verdict.score for verdict in verdicts].count(1.0) == given
-    assert len(server.asked) == 3
-
-
 def test_of_many_questions_that_fail_in_every_way_none_is_lost_and_none_is_guessed(server: ChatServer) -> None:
     dice, lock = random.Random(7), threading.Lock()
     release = threading.Event()
@@ -310,11 +246,6 @@ def test_of_many_questions_that_fail_in_every_way_none_is_lost_and_none_is_guess
     assert judge.ledger.calls == 300 + judge.ledger.asked_again + judge.ledger.failed - judge.ledger.missing
 
 
-def test_one_judge_serves_several_event_loops(server: ChatServer) -> None:
-    judge = HttpJudge([server.url], MODEL)
-    assert [judged(judge)[0].score for _ in range(3)] == [1.0] * 3
-
-
 def test_what_a_verdict_depends_on_is_in_the_identity() -> None:
     plain = HttpJudge(["http://a"], MODEL)
     assert plain.identity == HttpJudge(["http://b"], MODEL, timeout=1, at_once=1, key="k").identity
@@ -324,12 +255,6 @@ def test_what_a_verdict_depends_on_is_in_the_identity() -> None:
 
 
 # -- addresses and models --------------------------------------------------------------------------------------------
-
-
-def test_an_address_may_name_the_version_or_the_endpoint_or_neither() -> None:
-    for url in ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/chat/completions"):
-        assert base_url(url) == "http://h:1/v1"
-    assert base_url("https://h/api/v4/") == "https://h/api/v4"
 
 
 def test_a_dated_name_is_the_model_and_a_longer_name_is_another() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sleuth.judges.judge_prompts import CRITERION, FORMS, PAIR, SUPPORT, Form, InvalidAnswerError, Question, question_of
+from sleuth.judges.judge_prompts import CRITERION, FORMS, SUPPORT, Form, InvalidAnswerError, Question, question_of
 from sleuth.types import Case, Pair, Verdict
 
 EVIDENCE = "Ada Voss (born 1874,\nTarn) was a painter."
@@ -21,11 +21,6 @@ def read(text: str, form: Form = SUPPORT) -> Verdict:
 def test_a_verdict_is_half_of_a_score_from_0_to_2(score: int, worth: float) -> None:
     verdict = read(json.dumps({"reason": " both  agree ", "quote": "", "score": score}))
     assert (verdict.score, verdict.reason, verdict.evidence) == (worth, "both agree", "")
-
-
-@pytest.mark.parametrize(("better", "worth"), [("first", 1.0), ("tie", 0.5), ("second", 0.0)])
-def test_of_a_pair_it_is_how_much_the_first_is_better(better: str, worth: float) -> None:
-    assert read(json.dumps({"reason": "", "better": better}), PAIR).score == worth
 
 
 def test_a_quote_is_evidence_only_where_it_stands_there() -> None:
@@ -68,10 +63,6 @@ def test_nothing_else_is_read_as_a_verdict(answer: str, wrong: str) -> None:
     with pytest.raises(InvalidAnswerError) as caught:
         read(answer)
     assert wrong in str(caught.value)
-
-
-def test_half_of_a_surrogate_pair_in_a_reason_does_not_travel_on() -> None:
-    assert read('{"reason": "\\udcff", "quote": "", "score": 2}').reason == "?"
 
 
 def test_the_reason_comes_before_the_verdict_in_schema_and_prompt() -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from chat_server import MODEL, Answer, ChatServer, part, says
 from scripted_judge import ScriptedJudge
 
 from sleuth.judges import http, verdicts_on
-from sleuth.judges.cache import CachedJudge, VerdictCache
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.judge_prompts import FORMS, InvalidAnswerError, question_of
 from sleuth.types import AnySheet, Case, ClaimSheet, Sheet, Verdict
@@ -67,13 +65,6 @@ def test_a_sheet_that_is_half_answered_is_no_verdict_at_all(answer: str, wrong: 
         question_of(SHEET).read(answer)
 
 
-def test_a_sheet_that_cannot_be_read_twice_has_no_verdict_on_any_criterion(server: ChatServer) -> None:
-    server.answer = lambda body: says(told(entry(1)))
-    [verdicts] = asyncio.run(HttpJudge([server.url], MODEL).rate([SHEET]))
-    assert [(verdict.score, verdict.invalid) for verdict in verdicts] == [(None, True)] * 2
-    assert len(server.asked) == 2
-
-
 class Rates:
     identity = "rates"
 
@@ -85,18 +76,6 @@ class Rates:
         self.asked += sheets
         await asyncio.sleep(0)
         return [self.verdicts for _ in sheets]
-
-
-def test_a_sheet_is_kept_as_a_whole_and_asked_again_where_a_verdict_is_missing(tmp_path: Path) -> None:
-    half, whole = Verdict(score=0.5, reason="half"), Verdict(score=1.0)
-    for name, second, asked in (("kept", whole, 1), ("missing", Verdict(score=None), 2)):
-        inner = Rates(half, second)
-        with VerdictCache(tmp_path / name) as cache:
-            judge = CachedJudge(inner, cache)
-            assert asyncio.run(judge.rate([SHEET, SHEET])) == [[half, second]] * 2
-            assert asyncio.run(judge.rate([SHEET])) == [[half, second]]
-            assert judge.tally.take()["cached"] == 3 - asked
-        assert len(inner.asked) == asked
 
 
 BORN, WORKED = "Ada Voss was born in Tarn.", "Ada Voss painted for Kelholt Mills."

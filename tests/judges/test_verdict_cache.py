@@ -103,14 +103,6 @@ def test_only_a_missing_verdict_is_asked_for_again_within_its_limits(
     assert judge.tally.take()["missing"] == (verdict == DOWN)
 
 
-def test_another_judge_is_asked_itself(file: Path) -> None:
-    with VerdictCache(file) as cache:
-        asyncio.run(CachedJudge(Counting("one"), cache).judge([case("a")]))
-        other = Counting("another")
-        asyncio.run(CachedJudge(other, cache).judge([case("a")]))
-    assert other.asked == [case("a")]
-
-
 def test_every_field_of_a_case_counts(file: Path) -> None:
     inner = Counting()
     cases = [case("a"), Case(claim="", evidence="a"), Case(claim="a", evidence="", question="q")]
@@ -118,15 +110,6 @@ def test_every_field_of_a_case_counts(file: Path) -> None:
     with VerdictCache(file) as cache:
         asyncio.run(CachedJudge(inner, cache).judge([*cases, *cases]))
     assert inner.asked == cases
-
-
-def test_both_orders_of_a_pair_are_two_questions(file: Path) -> None:
-    inner, pair = Counting(), Pair(question="", first="a", second="b")
-    with VerdictCache(file) as cache:
-        judge = CachedJudge(inner, cache)
-        for _ in range(2):
-            assert [v.score for v in asyncio.run(judge.compare([pair, pair.swapped]))] == [0.0, 1.0]
-    assert inner.asked == [pair, pair.swapped]
 
 
 def test_a_missing_verdict_is_not_stored_and_an_invalid_one_is(file: Path) -> None:

@@ -42,12 +42,6 @@ def test_freed_memory_is_reused():
     assert pages < 2 * PAGES
 
 
-def test_existing_malloc_settings_win():
-    kept, pages = use("keep_freed_memory", MALLOC_MMAP_THRESHOLD_="65536")
-    assert kept == "False"
-    assert pages > 15 * PAGES
-
-
 @pytest.mark.parametrize(
     "wishes",
     [

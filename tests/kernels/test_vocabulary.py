@@ -113,13 +113,6 @@ def test_nothing_as_wide_as_the_vocabulary_is_kept_for_the_backward_pass():
     assert max(kept) == head.weight.numel() < 100 * 300
 
 
-def test_zero_rows_give_no_value_and_a_gradient_of_zero():
-    head, hidden, targets = drawn(rows=0)
-    logprobs, _ = target_logprobs(head, hidden, targets, 1.0)
-    logprobs.sum().backward()
-    assert not head.weight.grad.any()
-
-
 @pytest.mark.parametrize("words", [5, 2_048, 5_000])
 @pytest.mark.parametrize("least", [0, 2**30], ids=["shared", "alone"])
 def test_the_compiled_loops_of_fp32_give_what_fp64_gives(monkeypatch, words, least):

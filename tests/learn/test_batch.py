@@ -63,12 +63,6 @@ def test_a_segment_without_log_probabilities_leaves_the_batch_without_them():
     assert collate([trajectory_row(TRAJECTORY, 1.0)]).sampler_logprobs is not None
 
 
-def test_the_first_token_of_a_row_is_never_trained():
-    batch = collate([Row(tokens=(4, 5, 6), trained=(True, True, True))])
-    assert batch.trained.tolist() == [[False, True, True]]
-    assert batch.weights.tolist() == [[0, 0.5, 0.5]]
-
-
 def test_emphasis_counts_only_on_trained_tokens():
     loud = Row(tokens=(4, 5, 6), trained=(False, True, False), token_weight=(9.0, 3.0, 9.0))
     batch = collate([loud, Row(tokens=(7, 8), trained=(False, True))])
@@ -90,14 +84,6 @@ def test_rows_of_one_story_count_as_one_row(normalise: Normaliser, of_episodes: 
     assert weights[[0, 2]].sum().item() == pytest.approx(of_episodes[0])
     assert weights[1].sum().item() == pytest.approx(of_episodes[1])
     assert torch.equal(weights[0, 1:3], weights[2, 1:3])
-
-
-@pytest.mark.parametrize("normalise", ["token", "sequence", "constant"])
-def test_a_story_of_one_row_has_the_weights_of_a_row_without_a_story(normalise: Normaliser):
-    plain = [plain_row(3), plain_row(5), plain_row(2)]
-    told = [replace(row, episode_id=episode_id) for row, episode_id in zip(plain, (4, None, 0), strict=True)]
-    by_row, by_episode = (collate(rows, normalise=normalise, constant=9).weights for rows in (plain, told))
-    assert torch.equal(by_row, by_episode)
 
 
 def test_a_part_keeps_the_weights_it_had_in_the_whole():

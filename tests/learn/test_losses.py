@@ -58,14 +58,6 @@ def test_token_weights_by_hand(kind, row_of_three, row_of_one):
     torch.testing.assert_close(token_weights(MASK, kind, constant=10), expected)
 
 
-@pytest.mark.parametrize("kind", ["token", "sequence", "constant"])
-def test_rows_without_a_trained_token_change_no_weight(kind):
-    fillers = torch.zeros(5, 4, dtype=torch.bool)
-    weights = token_weights(torch.cat([MASK, fillers]), kind, constant=10)
-    assert torch.equal(weights[:3], token_weights(MASK, kind, constant=10))
-    assert not weights[3:].any()
-
-
 def test_token_weights_follow_the_emphasis_of_tokens():
     token_weight = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]])
     # by token: shares of 3 + 1 + 2 + 2 = 8; by sequence: half for each row, shared as 3 : 1 and 2 : 2
@@ -156,24 +148,12 @@ def test_cispo_caps_what_a_token_counts_and_keeps_its_gradient():
     assert out_of_bounds(logprobs, old, advantages, low=0.5, high=1.0).tolist() == [[True, False, False, True]]
 
 
-def test_cispo_without_a_lower_bound_counts_an_unlikely_token_for_its_ratio():
-    logprobs = one_row(LOG(0.01)).requires_grad_()
-    cispo_policy_loss(logprobs, one_row(LOG(0.5)), one_row(1.0), one_row(1.0), low=1.0, high=4.0).backward()
-    assert logprobs.grad.item() == pytest.approx(-0.02)
-
-
 def test_the_ratio_of_a_row_is_the_geometric_mean_over_its_mask():
     # ratios 8, 1/2 and 2 under the mask: (8 * 1/2 * 2)^(1/3) = 2; the third token is not the policy's
     logprobs = one_row(LOG(0.8), LOG(0.2), LOG(0.9), LOG(0.4))
     old = one_row(LOG(0.1), LOG(0.4), LOG(0.1), LOG(0.2))
     of_row = sequence_old_logprobs(logprobs, old, torch.tensor([[True, True, False, True]]))
     torch.testing.assert_close((logprobs - of_row).exp(), torch.full((1, 4), 2.0))
-
-
-def test_a_row_without_a_trained_token_has_the_ratio_one():
-    logprobs, old, _, _ = drawn_arrays(1, 1, 3)
-    of_row = sequence_old_logprobs(logprobs, old, torch.zeros(1, 3, dtype=torch.bool))
-    assert torch.equal(of_row, logprobs)
 
 
 @given(seed=st.integers(0, 10_000))
@@ -201,11 +181,6 @@ def test_gspo_token_scales_each_tokens_own_gradient_by_the_ratio_of_its_row():
     of_row = sequence_old_logprobs(logprobs, old, torch.ones(1, 2, dtype=torch.bool))
     clipped_policy_loss(logprobs, of_row, one_row(1.0, -3.0), torch.ones(1, 2), low=0.5, high=2.0).backward()
     torch.testing.assert_close(logprobs.grad, one_row(-2.0, 6.0))
-
-
-def test_weights_of_an_fp64_mask_are_fp64():
-    assert token_weights(MASK.double(), "sequence")[0, 0].item() == 1 / 6
-    assert token_weights(MASK, "sequence").dtype == torch.float32
 
 
 # -- estimators ------------------------------------------------------------------------------------------------------

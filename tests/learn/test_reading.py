@@ -18,7 +18,6 @@ from sleuth.read.initial_weights import (
     MATCHING,
     SHORTEST,
     begin_with_reading,
-    company_vectors,
     rarity,
     spelling_vectors,
 )
@@ -114,16 +113,6 @@ def test_the_copying_head_raises_the_logit_of_the_token_that_it_attends_to():
     assert (logits.argmax(dim=1) == torch.arange(len(embeddings))).float().mean() > 0.95
 
 
-@torch.no_grad()
-def test_the_same_shape_seed_and_texts_give_the_same_weights():
-    passages = [[1, 2, 3, 4], [2, 3, 5]]
-    twins = [random_model(SHAPE, make_tokenizer(200), seed=0) for _ in range(2)]
-    for twin in twins:
-        begin_with_reading(twin, words(), passages, seed=3)
-    for one, other in zip(*(twin.state_dict().values() for twin in twins), strict=True):
-        assert torch.equal(one, other)
-
-
 def test_frequent_words_have_short_embeddings():
     passages = [[0, 1], [0, 2], [0, 3]] * 400  # word 0 in all 1,200, words 1 to 3 in 400 each, word 4 in none
     lengths = rarity(passages, 5)
@@ -137,12 +126,3 @@ def test_words_are_near_others_that_are_spelled_alike():
     assert vectors[0] @ vectors[2] == pytest.approx(1.0, abs=1e-5)
     assert vectors[0] @ vectors[1] > 0.2 > vectors[0] @ vectors[3]
     assert not vectors[4].any()
-
-
-def test_words_are_near_others_in_the_same_company():
-    """Words 0 and 1 stand between 4 and 5, words 2 and 3 between 6 and 7."""
-    passages = [[4, 0, 5], [4, 1, 5], [6, 2, 7], [6, 3, 7]] * 10
-    vectors = company_vectors(passages, 8, 4)
-    assert vectors[0] @ vectors[1] > 0.99
-    assert vectors[2] @ vectors[3] > 0.99
-    assert abs(vectors[0] @ vectors[2]) < 0.1

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from sleuth.recipe import GrpoRecipe, load_recipe
-from sleuth.recipe.load import load_judge
 from sleuth.recipe.sweep import load_sweep
 from sleuth.terminal.recipe_inputs import missing_inputs, require_named
 from sleuth.types import SleuthError
@@ -159,12 +158,3 @@ def test_what_several_arms_lack_is_told_of_the_first(recipe: Path, tmp_path: Pat
         'arms.toml: arm "two": stage.0.data.questions = "q.jsonl": no such file',
         'arms.toml: arm "two": stage.1.data.texts = "texts": no such file or folder',
     )
-
-
-def test_a_judge_whose_key_is_not_in_the_environment_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = 'kind = "http"\nurls = ["http://127.0.0.1:9"]\nmodel = "m"\nkey_variable = "SLEUTH_TEST_KEY"\n'
-    (tmp_path / "judge.toml").write_text(f"[judge]\n{judge}")
-    with pytest.raises(SleuthError, match=r'judge.key_variable = "SLEUTH_TEST_KEY": there is no such variable'):
-        load_judge(tmp_path / "judge.toml", missing_inputs)
-    monkeypatch.setenv("SLEUTH_TEST_KEY", "k")
-    assert load_judge(tmp_path / "judge.toml", missing_inputs)

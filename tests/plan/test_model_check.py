@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from model_families import FAMILIES, QWEN2_5, QWEN3_5, Family
-from tokenizers import Tokenizer, models, pre_tokenizers
-from tokenizers.decoders import ByteLevel
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
 from verb import sleuth
 
 from sleuth.learn.models import load_outline
@@ -92,18 +91,6 @@ def test_what_is_wrong_with_a_template_or_its_stop_tokens_is_named(changes, chec
         assert not [one for one in found if one.level == "problem"]
 
 
-def test_several_templates_are_a_problem() -> None:
-    files = FAMILIES["Qwen2.5"].files()
-    files.tokenizer.chat_template = {"default": QWEN2_5, "tool_use": QWEN2_5}
-    assert "several chat templates (default and tool_use)" in lines(examine(files), "template", "problem")
-
-
-def test_a_stop_token_that_the_tokenizer_lacks_stops_nothing() -> None:
-    files = FAMILIES["Granite 4"].files()
-    generation = GenerationConfig(eos_token_id=[99999, -1])
-    assert dataclasses.replace(files, generation=generation).eos_ids == {files.tokenizer.vocab["<|end_of_text|>"]}
-
-
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
@@ -116,22 +103,6 @@ def test_a_damaged_config_is_a_finding(file: str, content: str, reason: str, tmp
     saved(FAMILIES["Granite 4"], tmp_path)
     (tmp_path / file).write_text(content)
     assert reason in "\n".join(map(str, examine(load_files(str(tmp_path)))))
-
-
-def merging_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, but for `>` and a line break after it, which are one, as in the vocabularies of Qwen."""
-    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
-    newline = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("\n")[0][0]
-    vocabulary = {symbol: at for at, symbol in enumerate([*symbols, f">{newline}"])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[(">", newline)]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>")
-
-
-def test_tags_of_several_tokens_are_counted() -> None:
-    finding = tag_finding(merging_tokenizer())
-    assert (finding.level, "18 are several tokens (<think>, </think>, " in finding.line) == ("ok", True), finding.line
 
 
 def test_a_tag_that_a_tokenizer_cannot_write_is_a_problem() -> None:

@@ -47,13 +47,6 @@ def update_of(plan: CardPlan) -> Phase:
     return next(phase for phase in plan.phases if phase.name == "update")
 
 
-def test_a_pass_of_32_768_tokens_of_a_0_6b_keeps_its_activations_on_80_gb(tmp_path: Path) -> None:
-    """The measured peak on an H200, without a reference and with 29,632 tokens in a pass, is 49.9 GB."""
-    plan = planned(tmp_path, TOKENS)
-    assert plan.fits
-    assert 50e9 < update_of(plan).needed < 60e9
-
-
 @pytest.mark.parametrize(("card", "layers"), [("rtx-4090", range(1, 28)), ("a100-40", range(1, 28)), ("h100-80", [0])])
 def test_layers_that_have_no_room_are_computed_again_and_the_others_keep_what_fits(
     tmp_path: Path, card, layers

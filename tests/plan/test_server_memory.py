@@ -13,7 +13,6 @@ from sleuth.plan.phases import MARGIN, SERVER, Machine, learner_of, server_memor
 from sleuth.plan.shapes import shape_of
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.recipe.grpo import PoolRecipe
-from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.types import SleuthError
 
 GB = 10**9
@@ -40,16 +39,6 @@ def test_a_server_gets_what_the_learner_leaves_of_the_card(recipe: Recipe) -> No
     left = 141 * GB - CUDA.libraries - total(learner.state()[0]) - MARGIN
     assert server_memory(recipe, pool_of(recipe), None, 141 * GB, CONTEXT) == left
     assert 30 * GB < left < 141 * GB
-
-
-def test_a_stage_with_two_models_leaves_room_for_both() -> None:
-    recipe = load_recipe(SINGLE_GPU, (LAUNCHED, "grpo.loss.beta=0.0"))  # the learner holds one
-    table = {"kind": "win_rate", "name": "against", "judge": "ending", "data": {"kind": "text", "texts": "texts.jsonl"}}
-    compared = recipe.model_copy(update={"stage": (*recipe.stage, WinRateRecipe.model_validate(table))})
-    weights = SIZES[recipe.dtype] * shape_of(recipe.model)[0].weights
-    left = 141 * GB - CUDA.libraries - MARGIN
-    for one, models in ((recipe, 1), (compared, 2)):
-        assert server_memory(one, pool_of(one), None, 141 * GB, CONTEXT) == left - models * weights
 
 
 def test_a_model_that_leaves_no_room_is_one_line_with_the_remedies(recipe: Recipe) -> None:

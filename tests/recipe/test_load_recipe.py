@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.judges.tables import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.load import read_draft
 from sleuth.types import SleuthError
@@ -28,20 +27,6 @@ def message(path: Path, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_an_evaluation_without_env_takes_that_of_the_nearest_grpo_stage(demo: Path, write: Write) -> None:
-    *_, training = demo.read_text().partition('[[stage]]\nkind = "grpo"')
-    after = '\n[[stage]]\nkind = "evaluate"\nname = "after"\ncontext = 300\ndata = { questions = "q.jsonl" }\n'
-    again = '\n[[stage]]\nkind = "grpo"\nname = "again"' + training.replace("context = 512", "context = 256")
-    recipe = load_recipe(write("two.toml", demo.read_text() + after + again.replace("turn_tokens = 32", "top_k = 1")))
-    first, second = recipe.stage[1], recipe.stage[3]
-    assert isinstance(first, GrpoRecipe)
-    assert isinstance(second, GrpoRecipe)
-    assert recipe.env_and_context(0) == recipe.env_and_context(1) == (first.env, 512)
-    assert recipe.env_and_context(2) == (first.env, 300)
-    assert recipe.env_and_context(3) == (second.env, 256)
-    assert first.env != second.env
-
-
 def test_extends_is_relative_to_its_file_and_may_be_a_chain(demo: Path, write: Write) -> None:
     write("arms/long.toml", 'extends = "../demo.toml"\nseed = 1\n[set]\n"stage.1.steps" = 200\n')
     last = load_recipe(write("arms/deep/longer.toml", 'extends = "../long.toml"\n[set]\n"stage.1.steps" = 300\n'))
@@ -49,12 +34,6 @@ def test_extends_is_relative_to_its_file_and_may_be_a_chain(demo: Path, write: W
     assert grpo(last).steps == 300
     assert last.stage[0] == load_recipe(demo).stage[0]
     assert [Path(file).name for file in last.resolved_from.files] == ["demo.toml", "long.toml", "longer.toml"]
-
-
-def test_a_childs_stages_replace_the_parents_stages_as_a_whole(demo: Path, write: Write) -> None:
-    text = 'extends = "demo.toml"\n[[stage]]\nkind = "evaluate"\nname = "only"\ncontext = 64\n'
-    text += 'data = { questions = "q.jsonl" }\nenv = { kind = "search", dialect = "d", prompt = "p", index = "i" }\n'
-    assert [stage.name for stage in load_recipe(write("child.toml", text)).stage] == ["only"]
 
 
 LOSS = "[stage.loss]\nbeta = 0.5\nclip_high = 0.3\n"
@@ -215,34 +194,6 @@ def test_what_is_no_file_of_text_is_refused_as_a_recipe(tmp_path: Path) -> None:
     assert "is not an ordinary file" in message(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "is no UTF-8 text" in message(tmp_path / "binary.toml")
-
-
-@pytest.mark.parametrize(
-    ("name", "weight", "gate", "penalty"),
-    [("recommended", 0.4, True, 0.1), ("additive", 0.2, False, 0.0), ("convex", 0.2, False, 0.0)],
-)
-def test_a_citation_sum_has_its_own_defaults_and_each_may_be_overridden(
-    demo: Path, name: str, weight: float, gate: bool, penalty: float
-) -> None:
-    changes = ["stage.1.env={kind='refine'}", f"stage.1.reward=[{{kind='citation', sum='{name}'}}]"]
-    reward = load_recipe(demo, changes).stage[1].reward[0]
-    assert (reward.citation_weight, reward.format_gate, reward.padding_penalty) == (weight, gate, penalty)
-    other = load_recipe(demo, [*changes, "stage.1.reward.0.citation_weight=0.5"]).stage[1].reward[0]
-    assert (other.citation_weight, other.format_gate) == (0.5, gate)
-
-
-def test_a_judge_may_be_a_name_or_a_table(demo: Path, write: Callable[[str, str], Path]) -> None:
-    refines = ["stage.1.env={kind='refine'}", "stage.1.reward=[{kind='citation'}]"]
-    plain = load_recipe(demo, refines)
-    assert load_recipe(demo, [*refines, "stage.1.reward.0.judge=lexical"]).stage == plain.stage
-    assert plain.stage[1].reward[0].judge == LexicalJudgeRecipe()
-    keys = "kind='http', urls=['http://127.0.0.1:8000'], model='Qwen/Qwen3-8B', request={top_k=1}"
-    recipe = load_recipe(demo, [*refines, f"stage.1.reward.0.judge={{{keys}}}"])
-    again = load_recipe(write("again.toml", dump_toml(recipe)))
-    assert again.stage == recipe.stage
-    judge = again.stage[1].reward[0].judge
-    assert isinstance(judge, HttpJudgeRecipe)
-    assert (judge.model, judge.request) == ("Qwen/Qwen3-8B", {"top_k": 1})
 
 
 def test_a_resolved_recipe_of_an_older_version_is_read_without_keys_that_were_deleted(demo: Path, write: Write) -> None:

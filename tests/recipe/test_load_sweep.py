@@ -103,11 +103,6 @@ def test_an_error_names_the_file_and_the_arm(tmp_path: Path) -> None:
     assert re.fullmatch(wrong, message(ARMS, "thinking.step=3"))
 
 
-def test_a_mean_over_another_number_of_samples_is_refused_before_the_first_arm_trains() -> None:
-    said = "table.figures: reasoning:mean_at_8: reasoning has samples = 2; set 8"
-    assert message(Path("thinking_0.6b_arms"), "reasoning.samples=2").endswith(said)
-
-
 def test_steps_shared_with_an_earlier_arm_are_counted_once() -> None:
     _, runs = load_sweep(ARMS)
     own = own_stages(runs)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sleuth.recipe import Recipe, dump_toml, load_recipe
-from sleuth.recipe.load import load_rewards
 from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import SleuthError
 
@@ -71,18 +70,6 @@ def test_a_file_that_a_function_reads_and_is_missing_is_one_line(demo: Path, wri
     assert line.endswith("""stage.1.reward.0.files = ["words.txt"]: words.txt: no such file""")
     write("current/words.txt", "one")
     assert not missing()
-
-
-def test_parameters_are_no_names_of_functions(demo: Path, write: Write) -> None:
-    write("current/own_names.py", "")
-    text = "stage.1.reward=[{ kind = 'python', function = 'json:loads', parameters = { function = 'own_names:f' } }]"
-    assert load_recipe(demo, [text]).stage[1].reward[0].parameters == {"function": "own_names:f"}
-
-
-def test_a_file_of_rewards_looks_beside_itself(write: Write, tmp_path: Path) -> None:
-    write("rewards/own_names.py", "")
-    file = write("rewards/new.toml", '[[reward]]\nkind = "python"\nfunction = "own_names:f"\n')
-    assert load_rewards(file).reward[0].function == str(tmp_path / "rewards" / "own_names.py:f")
 
 
 def problems(recipe: Path, *overrides: str) -> list[str]:

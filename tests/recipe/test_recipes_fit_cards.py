@@ -77,8 +77,3 @@ def test_half_of_the_cards_of_a_refiner_train_and_half_serve_its_judge_included(
     alone = plan_of(RECIPES / f"{name}_single_gpu.toml")
     assert (alone.ranks, alone.servers) == (1, 0)
     assert all(one.bytes["server"] for one in alone.phases if one.stage == "grpo")
-
-
-def test_a_recipe_that_lost_its_memory_keys_would_be_found() -> None:
-    recipe = load_recipe(RECIPES / "search_0.6b_single_gpu.toml", ["stage.2.gradient_checkpointing=false"])
-    assert plan_for_cards(recipe, read_cards("1 x 40 GB")).spare < 0

@@ -33,11 +33,3 @@ def test_the_resolved_copy_of_a_recipe_reads_back_equal(demo: Path, pretraining:
         assert load_recipe(copy) == recipe
         assert path == pretraining or "clip_high = 0.28" in copy.read_text()  # defaults too
         assert dump_toml(load_recipe(copy)) == dump_toml(recipe)
-
-
-def test_a_resolved_copy_with_new_overrides_keeps_its_history(demo: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "resolved.toml"
-    copy.write_text(dump_toml(load_recipe(demo, ["seed=1"])), encoding="utf-8")
-    past = load_recipe(copy, ["seed=2"]).resolved_from
-    assert past.files == (str(demo),)
-    assert past.set == ("seed=1", "seed=2")

@@ -18,7 +18,7 @@ from sleuth.report.arms import read_arms
 from sleuth.report.comparison import Comparison, compare
 from sleuth.report.page import render
 from sleuth.report.run_files import read_run
-from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
+from sleuth.types import SleuthError
 
 CARD = ProtocolCard(
     dialect=DIALECTS["sleuth"],
@@ -143,11 +143,6 @@ def test_a_checkpoint_is_the_evaluation_that_was_made_of_it(tmp_path: Path) -> N
     assert "evaluated more than once; give the file" in complaint(run / "checkpoints/step-000060", run)
 
 
-def test_files_of_one_name_are_told_apart_by_their_runs(tmp_path: Path) -> None:
-    files = [write_file(tmp_path / run / "eval/trained.json", 0.5) for run in ("a", "b")]
-    assert compared(*files).names == ["a/trained", "b/trained"]
-
-
 def test_an_arm_of_several_runs_has_the_name_it_is_given(tmp_path: Path) -> None:
     a, b, c = (write_file(tmp_path / f"{name}.json", 0.5, seed=seed) for seed, name in enumerate("abc"))
     arms = read_arms([f"plain={a},{b}", str(c)])
@@ -210,14 +205,6 @@ def test_the_difference_is_the_second_minus_the_first(tmp_path: Path) -> None:
     assert compared(b, a).headlines[0].startswith("Exact match of a is below that of b: -")
 
 
-def test_the_figures_of_one_run_are_those_of_its_file(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a", questions=30)
-    found = compared(run)
-    told = json.loads((run / "eval/trained.json").read_text())
-    for key in ("em", "em_one_hop", "em_two_hop", "searched", "searches_two_hop", "query_recall"):
-        assert found.figures[key].levels["trained"].as_json() == told[key]
-
-
 def test_several_runs_an_arm_are_measured_over_runs_and_questions(tmp_path: Path) -> None:
     files = [write_file(tmp_path / f"{seed}.json", 0.2 + 0.6 * (seed > 2), seed=seed) for seed in range(6)]
     plain, credit = (",".join(map(str, three)) for three in (files[:3], files[3:]))
@@ -247,22 +234,6 @@ def test_protocols_that_differ_are_told_in_words(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_do_not_say_what_found_their_passages_are_not_called_alike(tmp_path: Path) -> None:
-    searched = CARD.model_copy(update={"corpus_sha256": "ab" * 32})
-    words = searched.model_copy(update={"retriever": RetrieverIdentity(kind="bm25", k1=1.2, b=0.75)})
-    served = searched.model_copy(update={"retriever": UNKNOWN_RETRIEVER})
-    files = {
-        name: write_file(tmp_path / f"{name}.json", 0.5, protocol=protocol(card))
-        for name, card in (("old", searched), ("older", searched), ("words", words), ("bm25", words), ("x", served))
-    }
-    unknown = ["No file records the retriever of its passages; it may be another one in each."]
-    assert compared(files["old"], files["older"]).protocols == unknown
-    assert compared(files["x"], write_file(tmp_path / "y.json", 0.5, protocol=protocol(served))).protocols == unknown
-    assert compared(files["words"], files["bm25"]).protocols == ["All were evaluated under the same protocol."]
-    assert compared(files["old"], files["words"]).protocols == ["retriever: old none, words bm25"]
-    assert compared(files["words"], files["x"]).protocols == ["retriever: words bm25, x unknown"]
-
-
 def test_rewards_that_differ_are_read_off_the_checkpoints(tmp_path: Path) -> None:
     files = []
     for name, weight in (("a", 1.0), ("b", 0.5)):
@@ -272,11 +243,6 @@ def test_rewards_that_differ_are_read_off_the_checkpoints(tmp_path: Path) -> Non
         model = str(tmp_path / "models" / name)
         files.append(write_file(tmp_path / f"{name}.json", 0.5, protocol=protocol(CARD), model=model))
     assert compared(*files).protocols == ["reward.answer.weight: a 1.0, b 0.5"]
-
-
-def test_a_broken_protocol_is_told_with_its_file(tmp_path: Path) -> None:
-    a = write_file(tmp_path / "a.json", 0.5, protocol=protocol(CARD) | {"context": "many"})
-    assert "a.json: protocol.context" in complaint(a, write_file(tmp_path / "b.json", 0.5))
 
 
 def test_recipes_are_compared_key_by_key_and_seeds_are_no_difference(tmp_path: Path) -> None:
@@ -289,32 +255,12 @@ def test_recipes_are_compared_key_by_key_and_seeds_are_no_difference(tmp_path: P
     assert "Careful: the runs of x differ by more than their seed: stage.1.learning_rate." in mixed.notes
 
 
-def test_json_is_plain_and_holds_every_pair(tmp_path: Path) -> None:
-    files = [write_file(tmp_path / f"{name}.json", skill) for name, skill in (("a", 0.1), ("b", 0.5), ("c", 0.9))]
-    told = json.loads(json.dumps(compared(*files).as_json(), allow_nan=False))
-    assert list(told["figures"]["em"]["differences"]) == ["a -> b", "a -> c", "b -> c"]
-    assert set(told["figures"]["em"]["differences"]["a -> c"]) == {"value", "low", "high", "n", "p", "test"}
-    assert set(told["figures"]["em"]["arms"]["a"]) == {"value", "low", "high", "n"}
-    moved = told["transitions"]["a -> c"]
-    assert sum(count for row in moved.values() for count in row.values()) == told["questions"] == 20
-
-
 def test_modes_and_transitions_count_every_question(tmp_path: Path) -> None:
     found = compared(write_file(tmp_path / "a.json", 0.1), write_file(tmp_path / "b.json", 0.9))
     for place, arm in enumerate(("a", "b")):
         table = found.became["a", "b"]
         sums = {m: sum(table[m].values()) if place == 0 else sum(row[m] for row in table.values()) for m in table}
         assert sums == found.modes[arm]
-
-
-def test_samples_of_a_question_count_as_one_draw(tmp_path: Path) -> None:
-    a = write_file(tmp_path / "a.json", 0.5)
-    b = write_file(tmp_path / "b.json", 0.5)
-    told = json.loads(b.read_text())
-    b.write_text(json.dumps(told | {"records": told["records"] * 3}))
-    found = compared(a, b)
-    assert found.figures["em"].levels["b"].n == 20
-    assert "Samples a question differ: a 1, b 3; a question counts by their mean." in found.notes
 
 
 SKILLS = {"nq": 0.2, "hotpotqa": 0.6, "musique": 0.4}

@@ -10,11 +10,8 @@ from sleuth.report.curves import (
     RIGHT,
     TOP,
     Scale,
-    area,
     charts_of,
-    dots,
     draw,
-    line,
     matched_charts,
     number,
     overlaid,
@@ -59,16 +56,6 @@ def test_a_long_run_is_thinned_to_what_can_be_seen() -> None:
     assert len(chart.steps) <= 500
 
 
-def test_a_single_step_can_be_drawn() -> None:
-    assert draw(REWARD, [{"step": 1, "reward_mean": 0.0}]) is not None
-
-
-def test_a_scorer_beside_the_strict_one_has_a_chart_next_to_exact_match() -> None:
-    rows = [{"step": 1, "reward_mean": 0.5, "em": 0.2, "score_verl": 0.5, "format": 1.0, "loss": 0.1}]
-    titles = [chart.title for chart in charts_of(rows)]
-    assert titles == ["Reward", "Score by verl", "Exact match", "Well-formed", "Loss"]
-
-
 def test_ticks_are_round_numbers_inside_the_scale() -> None:
     steps = ticks(Scale(low=1, high=300, start=0, end=299), 4)
     assert [tick.label for tick in steps] == ["100", "200", "300"]
@@ -88,20 +75,6 @@ def test_a_running_mean_has_no_lag_and_skips_what_is_absent() -> None:
     assert running_mean([1, 2, 3, 4, 5], 3) == [1.5, 2, 3, 4, 4.5]
     assert running_mean([1, None, 3], 3) == [1, None, 3]
     assert running_mean([], 3) == []
-
-
-def test_a_large_value_moves_a_running_mean_within_its_window_alone() -> None:
-    means = running_mean([5e-13] * 30 + [1000.0] + [5e-13] * 30, 5)
-    assert means[:28] == means[33:] == pytest.approx([5e-13] * 28, rel=1e-12)
-    assert means[28:33] == pytest.approx([200.0] * 5)
-
-
-def test_paths_are_svg() -> None:
-    points = [(0.0, 1.5), (2.0, 3.0)]
-    assert line(points) == "M0 1.5L2 3"
-    assert dots(points) == "M0 1.5h0M2 3h0"
-    assert area(points, [(0.0, 9.0), (2.0, 9.0)]) == "M0 1.5L2 3L2 9L0 9Z"
-    assert line([]) == area([], []) == ""
 
 
 def test_numbers_read_well() -> None:
@@ -134,13 +107,6 @@ def test_an_arm_of_several_runs_is_their_mean_in_a_band() -> None:
     assert curve.values == (0.5, 0.4)
     assert curve.dots == ""
     assert curve.area.startswith(f"M{LEFT} {TOP}L{RIGHT} ")
-
-
-def test_an_arm_without_a_value_keeps_its_place_so_that_colours_stay() -> None:
-    chart = overlaid(EM, {"a": [rows_of([None])], "b": [rows_of([0.5])]})
-    assert chart is not None
-    assert (chart.curves[0].label, chart.curves[0].line) == ("a", "")
-    assert overlaid(EM, {"a": [rows_of([None])]}) is None
 
 
 def test_only_stages_that_every_run_has_are_matched() -> None:

@@ -14,7 +14,7 @@ from sleuth.answers.scorers.scorer import Transcript
 from sleuth.evaluation.intervals import Measured
 from sleuth.evaluation.paired import set_rows
 from sleuth.report import write_report
-from sleuth.report.figures import LONGEST, failure_arms, failure_rows
+from sleuth.report.figures import failure_arms, failure_rows
 
 TEMPLATE = (
     "You may search as often as you need, and then give your answer inside <answer> and </answer>, without more words, "
@@ -70,12 +70,6 @@ def test_the_strict_scorer_reads_what_the_dialect_takes_for_the_answer() -> None
         assert (row.example.readings[0].scorer, row.example.readings[0].answer) == ("strict", answer)
 
 
-def test_what_a_silent_episode_is_taken_for_is_named() -> None:
-    [row] = failure_rows({"base": [record("one", "I do not know." * 100)]})
-    assert [(one.scorer, one.answer) for one in row.example.readings] == [("strict", None), ("slime", "Beijing")]
-    assert (len(row.example.wrote), row.example.cut) == (LONGEST, True)
-
-
 @pytest.mark.parametrize(
     ("scorer", "answer"),
     [
@@ -125,8 +119,3 @@ def test_a_set_has_its_difference_question_by_question() -> None:
     assert row.difference is not None
     assert row.difference.value == 0.5
     assert set_rows({"base": {"em": share}}) == []
-
-
-def test_a_run_that_answered_nothing_has_no_such_section(tmp_path: Path) -> None:
-    html = write_report(write_run(tmp_path / "run", steps=2, rollout_steps=())).read_text(encoding="utf-8")
-    assert "How it failed" not in html

@@ -44,33 +44,6 @@ def test_nothing_is_clipped_on_a_screen_or_a_phone(browser: Browser) -> None:
     assert browser.complaints == []
 
 
-def test_every_stored_episode_is_loaded_from_beside_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sleuth.report.rollouts_shown.MAX_STEPS", 2)
-    monkeypatch.setattr("sleuth.report.rollouts_shown.MAX_GROUPS", 1)
-    run = write_run(tmp_path / "demo", steps=4, rollout_steps=(1, 2, 3, 4), groups=2)
-    page = write_report(run, all_rollouts=True)
-    counted = "document.getElementById('rollout-count').textContent"
-    groups = "document.querySelectorAll('#rollout-groups button').length"
-    with Browser(tmp_path / "profile") as browser:
-        browser.open(page.as_uri())
-        assert browser.value("data.rollouts.slice(1, 3).map((one) => one.groups.length)") == [0, 0]
-        for step in (3, 1, 4):
-            browser.value(
-                "(() => { const slider = document.getElementById('rollout-step');"
-                f" slider.value = {step - 1}; slider.dispatchEvent(new Event('input')); }})()"
-            )
-            browser.wait(f"{counted} === '2 of 2 groups'")
-            assert browser.value(groups) == 2
-            assert browser.value("location.hash").startswith(f"#rollout={step},")
-        browser.value("document.querySelectorAll('#rollout-groups button')[1].click()")
-        browser.wait("location.hash === '#rollout=4,1,0'")
-        assert "Question: where was" in browser.value("document.querySelector('.transcript').textContent")
-        (run / "report_rollouts/step-000002.js").unlink()
-        browser.value("location.hash = '#rollout=2,0,0'")
-        browser.wait(f"{counted}.startsWith('report_rollouts/step-000002.js is not beside this page')")
-        assert browser.value(groups) == 0
-
-
 def test_the_viewer_opens_where_siblings_differ(browser: Browser) -> None:
     at, group = browser.value("data.opened")
     scores = browser.value(f"data.rollouts[{at}].groups[{group}].siblings.map((one) => one.score)")

@@ -12,7 +12,6 @@ from sleuth.report.rollouts_shown import (
     MAX_ROLLOUT_BYTES,
     TextPool,
     opened_at,
-    questions_played,
     read_tokenizer,
     rollouts_shown,
     step_of,
@@ -84,11 +83,6 @@ def test_a_character_of_several_tokens_ends_with_its_last(tmp_path: Path) -> Non
     assert token_ends(tokenizer.encode("aé!").ids, "aé!", tokenizer) == [1, 1, 2, 3]
 
 
-def test_a_token_that_overhangs_the_text_ends_with_the_text(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(write_run(tmp_path / "demo"))
-    assert token_ends(tokenizer.encode("ab\n").ids, "ab", tokenizer) == [1, 2, 2]
-
-
 def test_tokens_that_do_not_spell_the_text_are_not_shown_one_by_one(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(write_run(tmp_path / "demo"))
     assert token_ends(tokenizer.encode("other").ids, "text", tokenizer) is None
@@ -98,10 +92,6 @@ def tokenizer_of(run: Path) -> Tokenizer:
     tokenizer = read_tokenizer(run)
     assert tokenizer is not None
     return tokenizer
-
-
-def test_every_stored_question_counts_as_played(tmp_path: Path) -> None:
-    assert len(questions_played(files_of(write_run(tmp_path / "demo", rollout_steps=(1, 2), groups=11)))) == 22
 
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:

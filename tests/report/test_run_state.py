@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.report.live import FIRST_STEP_SECONDS, roughly, run_state
+from sleuth.report.live import roughly, run_state
 from sleuth.report.run_files import RunFiles
 
 STAGES = (
@@ -83,18 +83,6 @@ def test_an_alarm_that_pauses_has_paused_the_run_unless_it_goes_on(held: bool | 
     assert found == kind
     if kind == "paused":
         assert sentence == "paused at step 12 of 200 by reward_collapse"
-
-
-def test_a_skipped_stage_has_ended_without_rows() -> None:
-    assert said(rows={}, ended=("warm",))[1] == "training grpo, step 0 of 200"
-    assert said(rows={"grpo": rows_of(3, first=10)})[1].startswith("training grpo, step 3 of 200")
-
-
-def test_a_run_is_quiet_after_several_of_its_own_steps() -> None:
-    slow = {"warm": TEN, "grpo": [{"step": 11, "seconds_update": 300.0}]}
-    assert said(rows=slow, age=900.0)[0] == "working"
-    assert said(rows=slow, age=1600.0)[0] == "quiet"
-    assert said(rows={}, age=FIRST_STEP_SECONDS - 1)[0] == "working"
 
 
 def test_times_are_rounded_as_people_say_them() -> None:

@@ -31,29 +31,12 @@ def test_the_seconds_of_a_stage_are_split_by_purpose_and_add_up() -> None:
     assert (base.seconds, grpo.seconds) == (2.5, 10.0)
 
 
-def test_a_stage_without_a_total_shows_what_is_known() -> None:
-    [grpo] = stage_times({"costs": {"grpo": {"seconds": {"saving": 1.0}}, "empty": {}}}, ROWS)
-    assert grpo.seconds == 7.0
-    assert stage_times({}, ROWS) == []
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.04, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (200, "3 min 20 s"), (3599.6, "1 h 00 min")],
 )
 def test_durations_are_read_as_people_say_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_the_report_draws_them_or_says_that_there_are_none(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "demo")
-    assert "No times yet" in write_report(run).read_text(encoding="utf-8")
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps(manifest | {"costs": COSTS}))
-    page = write_report(run).read_text(encoding="utf-8")
-    assert '<span class="spent-questions" style="width: ' in page
-    assert "No times yet" not in page
-    assert "Planned and measured" not in page, "an older run has no plan"
 
 
 def test_the_report_shows_what_was_planned_beside_what_was_measured(tmp_path: Path) -> None:

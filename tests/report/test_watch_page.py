@@ -16,7 +16,6 @@ from threading import Thread
 from typing import Any
 
 import httpx
-import pyarrow.parquet as pq
 import pytest
 from browser import CHROMIUM, Browser
 from synthetic_run import byte_tokenizer, evaluation_file, metrics_row, record, rollout_group, write_run
@@ -30,7 +29,7 @@ from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.serve.access import Access
 from sleuth.serve.watch import watch_app
-from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
+from sleuth.types import SleuthError
 
 RECIPE = load_recipe(Path(__file__).parents[2] / "recipes" / "demo.toml")
 STEPS = RECIPE.stage[1].last_step  # pyright: ignore
@@ -222,33 +221,6 @@ def test_several_runs_have_a_report_each_and_a_list_of_their_states_on_top(tmp_p
         assert httpx.get(url, follow_redirects=True).url == f"{url}/0/"
 
 
-def test_of_a_large_file_only_the_first_groups_are_read(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "demo", rollout_steps=())
-    file = run / "rollouts" / "step-000060.parquet"
-    write_rollouts(file, [long_group(number) for number in range(3000)], [[0.0]] * 3000)
-    group = pq.ParquetFile(file).metadata.row_group(0)
-    columns = [group.column(at) for at in range(group.num_columns)]
-    [text] = [one for one in columns if one.path_in_schema == "segments.list.element.text"]
-    end = (text.dictionary_page_offset or text.data_page_offset) + text.total_compressed_size
-    with file.open("r+b") as damaged:  # who reads on finds the damage
-        damaged.seek(end - 300_000)
-        damaged.write(b"\0" * 200_000)
-    with pytest.raises(OSError):  # noqa: PT011
-        pq.read_table(file)
-    [page] = live_reports([run])
-    page.look()
-    shown = page.rollouts(60)
-    assert (len(shown["groups"]), shown["of"]) == (8, 3000)
-
-
-def long_group(number: int) -> Group:
-    task = Task(id=str(number), question=f"question {number}", golden_answers=("a",))
-    segment = Segment(author="policy", text=random.Random(number).randbytes(600).hex(), tokens=(1,))
-    trajectory = Trajectory(segments=(segment,), stop="answered")
-    episode = Episode(task=task, sample=0, trajectories=(trajectory,))
-    return Group(task=task, episodes=(episode,), scores=(Score(value=0.0, note="wrong"),))
-
-
 def test_the_server_answers_to_its_own_names_and_pages_only(tmp_path: Path) -> None:
     run = write_run(tmp_path / "demo", steps=3, rollout_steps=(3,))
     with watching([run]) as url:
@@ -287,16 +259,6 @@ def test_what_is_no_run_is_named(tmp_path: Path, make: Any, line: str) -> None:
     make(tmp_path / "demo")
     with pytest.raises(SleuthError, match=line):
         live_reports([tmp_path / "demo"])
-
-
-def test_a_run_is_watched_once_and_no_more_than_eight(tmp_path: Path) -> None:
-    with pytest.raises(SleuthError, match="is given twice"):
-        live_reports([tmp_path, tmp_path / "x" / ".."])
-    folders = [tmp_path / "runs" / str(number) for number in range(9)]
-    for folder in folders:
-        folder.mkdir(parents=True)
-    with pytest.raises(SleuthError, match="at most 8"):
-        live_reports(folders)
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
@@ -358,34 +320,6 @@ def test_the_page_follows_a_run_and_keeps_what_is_open(tmp_path: Path, browser: 
         assert abs(browser.value("scrollY") - top) < 120  # the alarm above takes its room, and nothing else moves
         browser.value("document.getElementById('rollout-follow').click()")
         browser.wait(f"{STEP} === '4' && {GROUPS} === 2")
-        assert browser.complaints == []
-
-
-@needs_chromium
-def test_another_evaluation_leaves_what_is_open_and_where_the_reader_is(tmp_path: Path, browser: Browser) -> None:
-    run = write_run(tmp_path / "demo", questions=12, rollout_steps=(5,))
-    trained = (run / "eval/trained.json").read_bytes()
-    (run / "eval/trained.json").unlink()
-    with watching([run]) as url:
-        browser.open(url)
-        browser.wait(f"{GROUPS} === 3")
-        browser.value(f"{SECOND}.dispatchEvent(new Event('pointerdown', {{ bubbles: true }})), {SECOND}.click()")
-        browser.wait(f"{PASSAGES}.length > 0")
-        browser.value(f"[...{PASSAGES}].forEach((one) => (one.open = true))")
-        browser.value("document.querySelector('.sources details').open = true")
-        opened = browser.value(f"{PASSAGES}.length")
-        assert "are not both there" in browser.value("document.getElementById('questions').textContent")
-        (run / "eval/trained.json").write_bytes(trained)
-        browser.value("look()")
-        browser.wait("document.querySelectorAll('#question-list button').length === 12")
-        assert browser.value(f"[...{PASSAGES}].filter((one) => one.open).length") == opened > 0
-        assert browser.value("document.querySelector('.sources details').open")
-        browser.value("document.getElementById('question-search').value = 'zzz'")
-        browser.value("document.getElementById('question-search').dispatchEvent(new Event('input'))")
-        (run / "eval/trained.json").write_bytes(trained + b"\n")
-        browser.value("look()")
-        browser.wait("document.getElementById('question-count').textContent === 'no question matches'")
-        assert browser.value("document.getElementById('question-search').value") == "zzz"
         assert browser.complaints == []
 
 

@@ -45,12 +45,6 @@ def test_hostile_passages_and_names_stay_text(html: str, tmp_path: Path) -> None
         assert "img" not in {tag for tag, _ in page.elements}
 
 
-def test_every_figure_has_its_levels_and_every_pair_its_differences(html: str) -> None:
-    text = " ".join(Page(html).text.split())
-    for shown in ("Exact match, two hops", "First query finds a gold passage", "c minus plain", "base minus c"):
-        assert shown in text
-
-
 def test_every_cell_of_what_became_of_them_leads_to_its_questions(html: str) -> None:
     page = Page(html)
     cells = [attrs["data-became"] or "" for _, attrs in page.elements if "data-became" in attrs]
@@ -61,14 +55,6 @@ def test_every_cell_of_what_became_of_them_leads_to_its_questions(html: str) -> 
             row["sides"][int(left)]["mode"] == before and row["sides"][int(right)]["mode"] == after for row in rows
         )
     assert len(cells) >= 6
-
-
-def test_questions_travel_with_the_transcripts_of_every_side(html: str) -> None:
-    data = Page(html).data
-    assert data["questions"]["names"] == ["plain", "c", "base"]
-    assert data["questions"]["of"] == 40
-    for side in data["questions"]["rows"][0]["sides"]:
-        assert "".join(data["texts"][segment["text"]] for segment in side["segments"]).startswith("Question: ")
 
 
 def test_runs_have_matched_curves_and_files_have_none(tmp_path: Path) -> None:

@@ -93,10 +93,6 @@ def test_hostile_queries_are_text(small: Bm25, query: str) -> None:
     assert set(ids(small, query, 5)) == ({"17", "4"} if "Tarn" in query else set())
 
 
-def test_repeated_words_do_not_weigh_more(small: Bm25) -> None:
-    assert found(small, "sea sea Sea novel") == found(small, "sea novel")
-
-
 @settings(max_examples=200, deadline=None)
 @given(query=st.text(st.characters(), max_size=80), k=st.integers(-1, 12))
 def test_no_text_and_no_k_breaks_a_search(small: Bm25, query: str, k: int) -> None:

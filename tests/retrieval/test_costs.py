@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from verb import sleuth
 
 from sleuth.data.questions import load_questions
 from sleuth.retrieval.corpus import read_corpus
@@ -68,21 +67,6 @@ def test_the_plan_of_a_million_vectors_is_what_was_measured_of_them(row: dict) -
     if "add_cpu_s" in row:
         assert RATES[row["storage"]].add == pytest.approx(row["add_cpu_s"], rel=0.2)
         assert GROWTH * row["bytes"] == pytest.approx(row["build_memory"], rel=0.2)
-
-
-def test_an_index_is_planned_before_it_is_built_with_the_encoder_at_hand(
-    encoder_folder: Path, write_corpus, tmp_path: Path
-) -> None:
-    options = ("--kind", "dense", "--encoder", encoder_folder, "--plan", "--json")
-    plan = json.loads(sleuth("index", write_corpus(), tmp_path / "index", *options).stdout)
-    assert (plan["width"], list(plan["storages"])) == (8, ["flat", "ivf-sq8", "ivf-pq", "bm25"])
-    assert plan["storages"]["flat"]["load"] == plan["passages"] * 8 * 4
-    assert 0 < plan["encode_seconds"] < 60
-    assert not (tmp_path / "index").exists()
-    (tmp_path / "empty.jsonl").touch()
-    result = sleuth("index", tmp_path / "empty.jsonl", tmp_path / "index", "--plan")
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "empty.jsonl: --plan counts the rows of a file of passages" in result.stderr
 
 
 @pytest.mark.slow

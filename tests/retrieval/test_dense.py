@@ -61,14 +61,6 @@ def test_a_family_prefix_is_found_by_name_and_an_explicit_one_wins(encoder_folde
     assert encoder_card(str(encoder_folder), query_prefix="", passage_prefix="doc: ").passage_prefix == "doc: "
 
 
-def test_pooling_can_be_chosen(card: EncoderCard, encoder_folder: Path) -> None:
-    first = encoder_card(str(encoder_folder), pooling="cls")
-    vectors = [Encoder(made).queries(["a town"]) for made in (card, first)]
-    assert not np.allclose(*vectors, atol=1e-3)
-    with pytest.raises(SleuthError, match="no sentence encoder could be loaded"):
-        encoder_card(str(encoder_folder), pooling="none such")
-
-
 def test_batches_of_fixed_shapes_give_the_same_bits_in_any_company_and_the_same_vectors(card: EncoderCard) -> None:
     encoder = Encoder(card)
     texts = ["Tarn", "a much longer question about the town of Tarn", "", *(f"town {n}" for n in range(40))]
@@ -266,21 +258,6 @@ def test_a_passage_is_found_by_its_id_in_every_kind_of_index(
                 assert index.passage(passage.id) == passage
             for unknown in ("", "0", "99", "007", "-1", "٣", "x" * 100_000):
                 assert index.passage(unknown) is None, unknown
-
-
-def test_identical_queries_of_siblings_are_searched_once(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-    queries = small._encoder.queries
-    monkeypatch.setattr(small._encoder, "queries", lambda texts: asked.append(list(texts)) or queries(texts))
-
-    async def group() -> list[list[list[Passage]]]:
-        return await asyncio.gather(*(small.search([text], 2) for text in ["novel", "sea", "novel", "novel"]))
-
-    answers = asyncio.run(group())
-    assert answers[0] == answers[2] == answers[3] != answers[1]
-    assert asked == [["novel", "sea"]]
-    assert asyncio.run(group()) == answers  # in another event loop
-    assert asked == [["novel", "sea"]]
 
 
 # -- hybrid ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sleuth.data import pages
 from sleuth.retrieval import folder
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.corpus import corpus_hash, read_corpus
-from sleuth.retrieval.folder import place_of, update_folder
+from sleuth.retrieval.folder import update_folder
 from sleuth.types import SleuthError
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))
@@ -121,12 +121,6 @@ def test_of_a_table_with_a_broken_row_nothing_is_kept_and_what_follows_is(source
     assert ids(home) == ["a.docx#1", "b.pptx#p1.1", "b.pptx#p2.1", "c.pdf#p1.1", "e.md#1", "f.txt#1"]
     assert record.corpus_sha256 == corpus_hash(read_corpus(home / "corpus.jsonl"))
     assert done == [(at + 1, 14) for at in range(14)]
-
-
-def test_places_are_read_from_ids() -> None:
-    assert place_of("a/C#.pdf#p12.3") == ("a/C#.pdf", 12)
-    assert place_of("a.txt#3") == ("a.txt", None)
-    assert [place_of(other) for other in ("17", "C#", "a.txt#", "a.txt#p3")] == [None] * 4
 
 
 def test_a_file_beyond_the_bound_is_left_out_unread_whatever_its_kind(

@@ -95,15 +95,3 @@ def test_the_hash_is_of_the_passages_and_not_of_the_file_format(tmp_path: Path) 
     assert corpus_hash(read_corpus(plain)) == corpus_hash(read_corpus(tmp_path / "c.parquet"))
     swapped = written(tmp_path / "swapped.jsonl", TARN, ADA)
     assert corpus_hash(read_corpus(plain)) != corpus_hash(read_corpus(swapped))
-
-
-def test_bytes_of_a_parquet_file_that_are_no_text_are_one_line(tmp_path: Path) -> None:
-    valid = pyarrow.array(["a town", "xx"])
-    buffers = [None, valid.buffers()[1], pyarrow.py_buffer(b"a town\xff\xfe")]
-    broken = pyarrow.Array.from_buffers(pyarrow.string(), 2, buffers)
-    odd = pyarrow.array([1, 2**62], pyarrow.timestamp("ns", tz="Nowhere/Such"))  # a column that is not read
-    table = pyarrow.table({"id": ["1", "2"], "contents": broken, "at": odd})
-    pyarrow.parquet.write_table(table, tmp_path / "c.parquet")
-    with pytest.raises(SleuthError, match="not UTF-8 text") as refused:
-        list(read_corpus(tmp_path / "c.parquet"))
-    assert "\n" not in str(refused.value)

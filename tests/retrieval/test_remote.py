@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from sleuth.host.connections import FAILURES_TO_OPEN, Replicas, RetryBudget
-from sleuth.retrieval import remote
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError
 
@@ -174,25 +173,6 @@ def test_a_refused_query_does_not_fail_the_others_of_its_batch(server: Server) -
     assert server.asked == [["a", "bad", "b"], ["a"], ["bad", "b"], ["bad"], ["b"]]
 
 
-def test_refused_batches_sent_in_halves_are_no_more_requests_at_once(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote, "REQUESTS_AT_ONCE", 2)
-    running: list[int] = [0]
-    most: list[int] = [0]
-
-    def answer(body: dict[str, Any]) -> tuple[int, object]:
-        running[0] += 1
-        most[0] = max(most[0], running[0])
-        time.sleep(0.05)
-        running[0] -= 1
-        return found(body) if len(body["queries"]) == 1 else (413, {"detail": "too many"})
-
-    server.answer = answer
-    assert len(searched(Remote([server.url], 5), *"abcdefgh")) == 8
-    assert most[0] <= 2
-
-
 # -- the pool --------------------------------------------------------------------------------------------------------
 
 
@@ -291,13 +271,6 @@ def test_an_opening_pool_is_awaited_and_an_unreachable_one_fails(server: Server)
     server.health = (503, {"status": "failed", "detail": "damaged index"})
     with pytest.raises(SleuthError, match="could not open its index: damaged index"):
         wait_until_ready([server.url])
-
-
-def test_an_unpaired_surrogate_in_a_served_passage_is_a_question_mark(server: Server) -> None:
-    document = {"id": "1\ud800", "contents": '"T\udfff"\nabout \ud800 seas'}
-    server.answer = lambda body: (200, {"result": [[{"document": document, "score": 1}] for _ in body["queries"]]})
-    [[passage]] = searched(Remote([server.url], timeout=5), "sea")
-    assert (passage.id, passage.title, passage.text) == ("1?", "T?", "about ? seas")
 
 
 @pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n{"])

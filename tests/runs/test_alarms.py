@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from sleuth.recipe.training import AlarmsRecipe
+from sleuth.recipe import load_recipe
+from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.training import Alarm
 from sleuth.runs.alarms import DETECTORS, QUIET, RECENT, diagnose
 
+DEMO = Path(__file__).parents[2] / "recipes/demo.toml"
 HEALTHY = {
     "reward_mean": 0.5,
     "reward_max": 1.0,
@@ -64,7 +68,7 @@ def test_a_disease_raises_its_alarm_and_no_other(name: str) -> None:
 
 
 def test_every_disease_has_its_key_in_the_recipe() -> None:
-    assert DETECTORS.keys() == AlarmsRecipe.model_fields.keys() == DISEASED.keys()
+    assert DETECTORS.keys() == {*get_args(Alarm)} == DISEASED.keys()
 
 
 def test_a_figure_that_is_not_there_raises_nothing() -> None:
@@ -119,3 +123,10 @@ def test_thoughts_that_were_so_from_the_first_step_or_gain_nothing_are_no_diseas
     """Where the data's own thoughts quote, the policy may."""
     assert diagnose([HEALTHY | {"copied": 0.8}] * 30) == {}
     assert diagnose([HEALTHY | {"gain": -0.4, "swapped_gain": -0.3}] * 30) == {}
+
+
+def test_actions_that_are_taken_anyway_are_not_recorded_as_former_recipes_have_them() -> None:
+    recipe = load_recipe(DEMO, ['grpo.alarms = {no_signal = "warn", mismatch = "off", not_finite = "stop"}'])
+    [stage] = [stage for stage in recipe.stage if isinstance(stage, GrpoRecipe)]
+    assert stage.alarms == {"mismatch": "off"}
+    assert [stage.alarm_action(name) for name in ("mismatch", "no_signal", "not_finite")] == ["off", "warn", "stop"]

@@ -111,15 +111,6 @@ def test_a_folder_is_whole_after_a_kill_at_any_moment_and_goes_on(
         assert warning(run) is None
 
 
-def test_a_copied_and_moved_folder_is_whole(folder: Path, tmp_path: Path, recipes: Recipes) -> None:
-    copied = shutil.copytree(folder, tmp_path / "copied", copy_function=shutil.copyfile)
-    moved = folder.rename(tmp_path / "moved")
-    for place in (copied, moved):
-        assert warning(place) is None
-        session(place, recipes, first=3, last=5)
-        assert warning(place) is None
-
-
 def test_a_folder_without_a_chain_is_accepted_with_one_line_and_gets_one(
     folder: Path, recipes: Recipes, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,13 +121,6 @@ def test_a_folder_without_a_chain_is_accepted_with_one_line_and_gets_one(
     assert warning(folder) is None
     run = json.loads((folder / CHAIN).read_text().splitlines()[0])["run"]
     assert run == json.loads((folder / "manifest.json").read_text())["run"]
-
-
-def test_two_runs_of_one_recipe_are_two_runs(folder: Path, tmp_path: Path, recipes: Recipes) -> None:
-    session(tmp_path / "other", recipes)
-    shutil.copyfile(tmp_path / "other" / CHAIN, folder / CHAIN)
-    with pytest.raises(SleuthError, match=r"chain\.jsonl is of another run than manifest\.json"):
-        RunFolder.open(folder, recipes("seed=7"))
 
 
 def test_what_sleuth_eval_writes_into_a_run_is_of_the_run(folder: Path) -> None:

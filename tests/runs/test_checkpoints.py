@@ -11,10 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.host.disk import SLACK, bytes_in
 from sleuth.runs.checkpoints import (
     STATE,
-    checkpoint_bytes,
     checkpoints_in,
     latest_checkpoint,
     load_state,
@@ -114,11 +112,6 @@ def test_the_latest_is_the_highest_step_even_beyond_six_digits(tmp_path: Path) -
     assert latest_checkpoint(tmp_path) == tmp_path / "step-1000000"
 
 
-def test_a_run_without_checkpoints_has_no_latest(tmp_path: Path) -> None:
-    assert latest_checkpoint(tmp_path) is None
-    assert latest_checkpoint(tmp_path / "none") is None
-
-
 def saved_steps(folder: Path, *steps: int) -> None:
     for step in steps:
         (folder / step_name(step) / STATE).parent.mkdir(parents=True)
@@ -153,12 +146,6 @@ def test_the_best_checkpoint_outlives_the_newer_ones_and_milestones_keep_their_w
     assert {step_of(place) for place in checkpoints_in(tmp_path)} == found.keys()
 
 
-def test_milestones_are_counted_from_the_beginning_of_their_stage(tmp_path: Path) -> None:
-    saved_steps(tmp_path, 17, 20, 27, 30)
-    prune_checkpoints(tmp_path, tmp_path / step_name(30), keep=1, milestone_every=10, after=7)
-    assert [step_of(place) for place in checkpoints_in(tmp_path)] == [17, 27, 30]
-
-
 def test_a_checkpoint_that_is_being_removed_no_longer_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,15 +159,6 @@ def test_a_checkpoint_that_is_being_removed_no_longer_has_its_name(
     with pytest.raises(KeyboardInterrupt):
         prune_checkpoints(tmp_path, tmp_path / step_name(2), keep=1)
     assert [step_of(place) for place in checkpoints_in(tmp_path)] == [2]
-
-
-def test_the_bytes_of_a_checkpoint_are_told_before_it_is_written(
-    tmp_path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    state = {"moments": [torch.zeros(50_000), torch.zeros(50_000)], "step": 3}
-    save_checkpoint(tmp_path / "step-000001", model, tokenizer, card="", state=state)
-    written = bytes_in(tmp_path / "step-000001")
-    assert written <= checkpoint_bytes(model, state) <= written + SLACK
 
 
 def test_a_checkpoint_without_state_cannot_be_continued(

@@ -22,10 +22,6 @@ def test_a_row_is_on_the_disk_as_soon_as_it_is_appended(metrics: MetricsFile) ->
     assert metrics.path.read_text() == '{"stage": "grpo", "step": 1, "reward_mean": 0.25, "note": null}\n'
 
 
-def test_no_rows_before_the_first_step(metrics: MetricsFile) -> None:
-    assert metrics.rows() == []
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_figure_that_is_not_finite_is_null(metrics: MetricsFile, value: float) -> None:
     metrics.append("grpo", 1, {"kl": value})
@@ -39,11 +35,6 @@ def test_rewinding_forgets_later_steps_of_that_stage_alone(metrics: MetricsFile)
     assert steps(metrics) == [("first", 1), ("first", 2), ("first", 3), ("second", 4)]
     metrics.rewind("first", 1)
     assert steps(metrics) == [("first", 1), ("second", 4)]
-
-
-def test_rewinding_a_run_without_metrics_is_no_error(metrics: MetricsFile) -> None:
-    metrics.rewind("grpo", 0)
-    assert metrics.rows() == []
 
 
 @pytest.mark.parametrize("torn", ['{"stage": "grpo", "st', "\x00\x00\x00", "{"])

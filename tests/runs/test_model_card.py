@@ -9,7 +9,6 @@ import huggingface_hub
 import pytest
 import yaml
 
-from sleuth.cite.dialect import REFINERS
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.intervals import share
 from sleuth.evaluation.paired import measured_tables
@@ -94,15 +93,6 @@ def test_a_suite_has_a_row_for_each_set_and_its_means_but_none_for_each_figure_o
     ]
 
 
-def test_a_missing_figure_is_not_a_zero(recipes: Recipes, tmp_path: Path) -> None:
-    text = card(recipes(), evaluations=write(tmp_path, base=asked(1.0), trained=asked(None)))
-    assert "| Exact match | 1.000 [0.21, 1.00] | missing |  | 1 |" in text
-
-
-def test_a_card_without_measurements_says_so(recipes: Recipes) -> None:
-    assert "Nothing has been measured yet." in card(recipes())
-
-
 def test_the_protocol_is_on_the_card_with_its_prompt_and_hash(recipes: Recipes, protocol: ProtocolCard) -> None:
     text = card(recipes(), protocol)
     assert protocol.hash in text
@@ -110,14 +100,6 @@ def test_the_protocol_is_on_the_card_with_its_prompt_and_hash(recipes: Recipes, 
     assert "| `context` | `512` |" in text
     assert "| `dialect.top_k` | `3` |" in text
     assert r'| `dialect.passage` | `"[{rank}] {title} \| {text}"` |' in text
-
-
-def test_a_refiners_card_speaks_of_no_search(recipes: Recipes, protocol: ProtocolCard) -> None:
-    refiner = protocol.model_copy(update={"dialect": REFINERS["answer_only"], "prompt_role": "raw"})
-    text = card(recipes(), refiner)
-    assert f"sleuth eval {CHECKPOINT} --questions FILE\n" in text
-    assert "At its {question} stand question, reasoning and, in <tool_output>, the tool output." in text
-    assert "After a search" not in text
 
 
 BASE_CARD = """---
@@ -177,12 +159,6 @@ def test_what_a_recipe_follows_is_cited(recipes: Recipes, dialect: str, cited: l
     assert not any(source in rights for source in not_cited)
 
 
-@pytest.mark.parametrize(("when", "cited"), [("always", "2306.13649"), ("wrong", "2508.20324")])
-def test_what_a_stage_with_a_teacher_follows_is_cited(recipes: Recipes, when: str, cited: str) -> None:
-    teacher = f'stage.0.teacher={{ model = "models/tiny-base", when = "{when}" }}'
-    assert (cited in card(recipes(teacher)), cited in card(recipes())) == (True, False)
-
-
 def test_a_data_set_of_the_hub_stands_with_the_licence_that_its_card_states(
     recipes: Recipes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,10 +208,6 @@ def test_a_strangers_card_is_read_in_linear_time(tmp_path: Path) -> None:
 def test_tags_stay_what_they_are_in_the_front_matter(recipes: Recipes, tmp_path: Path, tag: str) -> None:
     text = card(recipes(with_base(tmp_path, f"---\ntags: [{tag}]\n---\n")))
     assert yaml.safe_load(text.split("---")[1])["tags"][5:] == [yaml.safe_load(tag)]
-
-
-def test_a_base_that_is_no_folder_is_named_in_the_front_matter(recipes: Recipes) -> None:
-    assert yaml.safe_load(card(recipes()).split("---")[1])["base_model"] == "models/tiny"
 
 
 def test_front_matter_that_cannot_be_read_is_one_line_when_the_model_is_loaded(tmp_path: Path) -> None:

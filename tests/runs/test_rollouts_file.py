@@ -4,13 +4,12 @@ import struct
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.report.rollouts_shown import TextPool, rollouts_of
+from sleuth.report.rollouts_shown import TextPool, rollouts_shown
 from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
 from sleuth.types import (
     Action,
@@ -68,11 +67,6 @@ def test_a_group_that_was_never_scored_is_not_one_whose_scores_are_missing(tmp_p
     missing = group(Score(value=None), Score(value=None))
     write_rollouts(tmp_path / "r.parquet", [group(), missing], [[None, None], [None, None]])
     assert read_rollouts(tmp_path / "r.parquet") == [group(), missing]
-
-
-def test_an_empty_step_is_a_file_of_no_groups(tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "r.parquet", [], [])
-    assert read_rollouts(tmp_path / "r.parquet") == []
 
 
 def test_what_a_refiner_is_given_comes_back(tmp_path: Path) -> None:
@@ -139,26 +133,10 @@ def test_notes_of_the_user_are_read_back_and_files_of_before_have_none(tmp_path:
     score = Score(value=0.5, parts={"score_f": 0.5, "score_f/two words": 2.0}, note="wrong", notes={"f": "long"})
     write_rollouts(tmp_path / "new.parquet", [replace(group, scores=(score,))], [[None]])
     assert read_rollouts(tmp_path / "new.parquet")[0].scores == (score,)
-    pq.write_table(pq.read_table(tmp_path / "new.parquet").drop_columns("notes"), tmp_path / "old.parquet")
-    assert read_rollouts(tmp_path / "old.parquet")[0].scores == (replace(score, notes={}),)
-    shown = rollouts_of(tmp_path / "old.parquet", TextPool(), None)
+    pq.write_table(pq.read_table(tmp_path / "new.parquet").drop_columns("notes"), tmp_path / "step-1.parquet")
+    assert read_rollouts(tmp_path / "step-1.parquet")[0].scores == (replace(score, notes={}),)
+    shown = rollouts_shown([tmp_path / "step-1.parquet"], TextPool(), None)[0]["groups"]
     assert shown[0]["siblings"][0]["note"] == "wrong"
-
-
-def test_files_of_before_a_search_had_a_reason_for_its_failure_are_read(tmp_path: Path) -> None:
-    action = Action(kind="search", text="Ada", failure="status 500")
-    write_rollouts(tmp_path / "new.parquet", [_group_of(action)], [[None]])
-    table = pq.read_table(tmp_path / "new.parquet")
-    rows = table.to_pylist()
-    for row in rows:
-        for written in row["actions"]:
-            del written["failure"]
-    without = pa.struct([field for field in SCHEMA.field("actions").type.value_type if field.name != "failure"])
-    at = SCHEMA.get_field_index("actions")
-    older = SCHEMA.set(at, pa.field("actions", pa.list_(without)))
-    pq.write_table(pa.Table.from_pylist(rows, schema=older), tmp_path / "old.parquet")
-    assert read_rollouts(tmp_path / "new.parquet") == [_group_of(action)]
-    assert read_rollouts(tmp_path / "old.parquet") == [_group_of(Action(kind="search", text="Ada"))]
 
 
 def _group_of(action: Action) -> Group:

@@ -6,14 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.manifest import identity, recipe_hash
 from sleuth.runs.run_folder import LOCKS, MAX_WAITING, Backlog, RunFolder, is_held
-from sleuth.runs.trackers import TRACKERS
 from sleuth.types import SleuthError
 
 Recipes = Callable[..., Recipe]
@@ -95,11 +93,6 @@ def test_another_recipe_is_refused_with_the_first_key_that_differs(tmp_path: Pat
     assert text.startswith(f"{tmp_path / 'run'}: holds another run: stage.0.steps is 100 there, 50 here")
 
 
-def test_a_key_that_only_one_recipe_has_is_told_as_absent(tmp_path: Path, recipes: Recipes) -> None:
-    begin(tmp_path / "run", recipes("stage.0.env.top_k=2"))
-    assert "stage.0.env.top_k is 2 there, absent here" in message(tmp_path / "run", recipes())
-
-
 def test_a_refused_recipe_leaves_the_run_as_it_was_and_free(tmp_path: Path, recipes: Recipes) -> None:
     begin(tmp_path / "run", recipes())
     before = (tmp_path / "run/recipe.toml").read_bytes()
@@ -147,23 +140,11 @@ def test_a_start_that_was_killed_does_not_refuse_another_recipe(tmp_path: Path, 
     assert "threads" not in manifest
 
 
-def test_a_damaged_recipe_of_a_killed_start_is_replaced(tmp_path: Path, recipes: Recipes) -> None:
-    RunFolder.open(tmp_path / "run", recipes()).close()
-    (tmp_path / "run/recipe.toml").write_text('name = "de', encoding="utf-8")
-    RunFolder.open(tmp_path / "run", recipes()).close()
-    assert load_recipe(tmp_path / "run/recipe.toml") == recipes()
-
-
 def test_a_folder_with_other_things_is_no_place_for_a_run(tmp_path: Path, recipes: Recipes) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter.tex").write_text("dear", encoding="utf-8")
     assert "holds no run but 'chapter.tex'" in message(tmp_path / "thesis", recipes())
     assert [place.name for place in (tmp_path / "thesis").iterdir()] == ["chapter.tex"]
-
-
-def test_a_file_is_no_place_for_a_run(tmp_path: Path, recipes: Recipes) -> None:
-    (tmp_path / "run").write_text("", encoding="utf-8")
-    assert "is a file" in message(tmp_path / "run", recipes())
 
 
 def test_a_run_that_died_before_its_recipe_was_written_begins_anew(tmp_path: Path, recipes: Recipes) -> None:
@@ -205,11 +186,6 @@ def test_log_lines_are_kept_with_their_time(tmp_path: Path, recipes: Recipes) ->
             run.say(line)
     lines = (tmp_path / "run/log.txt").read_text(encoding="utf-8").splitlines()
     assert [line[21:] for line in lines] == ["began", "went on"]
-
-
-def test_the_trackers_that_a_recipe_may_name_are_those_that_there_are() -> None:
-    names, _ = get_args(Recipe.model_fields["trackers"].annotation)  # tuple[Literal[...], ...]
-    assert set(TRACKERS) == set(get_args(names))
 
 
 def test_a_run_may_go_on_with_other_trackers(tmp_path: Path, recipes: Recipes) -> None:
@@ -259,14 +235,6 @@ def test_what_finds_no_room_waits_and_is_written_in_order_when_there_is_room() -
         "no room on the disk for row 2: it waits, and the run goes on",
         "there is room on the disk again: all waiting files are written",
     ]
-
-
-def test_an_error_that_is_no_full_disk_is_raised() -> None:
-    def forbidden() -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    with pytest.raises(PermissionError):
-        Backlog(lambda line: None).write("row", forbidden)
 
 
 def test_a_disk_that_stays_full_ends_the_run_in_one_line() -> None:

@@ -22,7 +22,6 @@ from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.think.annotate import ThoughtQuestion
 from sleuth.think.splicing import extract_thoughts
 from sleuth.think.thought_rows import SourceGate
-from sleuth.types import Thought
 
 COUNT = 18
 
@@ -129,13 +128,6 @@ def test_wrong_arguments_are_one_line(
 
 
 QUESTION = ThoughtQuestion(text="One. Two. Three.", places=(4, 9))
-
-
-def test_a_teachers_thoughts_stand_in_the_order_of_their_places() -> None:
-    said = [{"place": 2, "thought": " so\nit  is "}, {"place": 1, "thought": "well"}]
-    assert QUESTION.read(json.dumps({"thoughts": said})) == (Thought(at=4, text="well"), Thought(at=9, text="so it is"))
-    assert "One.⟦1⟧ Two.⟦2⟧ Three." in QUESTION.message
-    assert QUESTION.schema["properties"]["thoughts"]["items"]["properties"]["place"]["maximum"] == 2
 
 
 @pytest.mark.parametrize(

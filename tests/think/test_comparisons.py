@@ -16,12 +16,10 @@ from sleuth.think.comparisons import (
     PAIR_CRITERION,
     BothOrders,
     Extremes,
-    OneOrder,
     PairwiseReward,
     Standings,
     candidate,
     find_extremes,
-    rounds_of,
 )
 from sleuth.think.suffix_reward import EndingJudge, ends_right
 from sleuth.types import Group, Pair, PairJudge, Score, Segment, Verdict
@@ -101,12 +99,6 @@ def test_a_tournament_asks_less_and_finds_the_same_ends():
     assert len(judge.asked) == 4 * 5 < 9 * 8 / 2
 
 
-def test_a_tournament_of_which_half_is_missing_scores_nobody():
-    judge = Compares(lambda first, second: None)
-    found = scores(PairwiseReward(judge, schedule="tournament"), "a", "bb", "ccc")
-    assert [(score.value, score.parts["unjudged"]) for score in found] == [(None, 1.0)] * 3
-
-
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
@@ -151,11 +143,6 @@ def test_one_is_better_where_both_orders_say_so_and_else_it_is_a_tie_unless_one_
     assert found.score == score
     if given == exchanged == 1:
         assert found.reason == "as given: the first is better; exchanged: the second is better"
-
-
-def test_an_invalid_verdict_stays_invalid() -> None:
-    verdict = both(Verdict(score=1.0), Verdict(score=None, invalid=True, reason="prose"))
-    assert (verdict.score, verdict.invalid, verdict.reason) == (None, True, "exchanged: prose")
 
 
 # -- a judge that knows how texts have to end --------------------------------------------------------------------------
@@ -203,18 +190,6 @@ def test_a_judge_that_errs_does_so_in_its_share_of_verdicts_and_always_in_the_sa
     assert scores_of(judge, MANY) == found
 
 
-def test_in_both_orders_few_errors_are_left_and_the_others_are_ties():
-    found = scores_of(BothOrders(EndingJudge(flip=0.15)), MANY)
-    assert found.count(0.0) / 4_000 == pytest.approx(0.15**2, abs=0.01)
-    assert found.count(0.5) / 4_000 == pytest.approx(2 * 0.15 * 0.85, abs=0.03)
-
-
-def test_asked_in_one_order_a_judge_of_places_favours_about_half():
-    found = scores_of(OneOrder(Compares(lambda first, second: 1.0)), MANY[:400])
-    assert 150 < found.count(1.0) < 250
-    assert set(found) == {0.0, 1.0}
-
-
 # -- a tournament beside the full round robin, under a judge whose verdicts are flipped now and then -------------------
 
 POOL = 17
@@ -239,14 +214,6 @@ def test_best_and_worst_of_17_are_as_good_as_the_full_round_robins_with_a_third_
     assert best <= full_best + 0.5
     assert worst <= full_worst + 0.5
     assert compared <= POOL * (POOL - 1) / 2 / 3
-
-
-@pytest.mark.parametrize("size", [4, 5, 8, 16, 33])
-def test_other_pools_are_found_out_in_k_log_k_comparisons(size: int) -> None:
-    table = np.array([[*ranks(size, 0.0, seed)] for seed in range(20)])
-    best, worst, _, _, compared = table.mean(axis=0)
-    assert max(best, worst) <= 0.5
-    assert compared == rounds_of(size) * ((size + 1) // 2) <= size * np.log2(size)
 
 
 def test_no_pair_is_asked_twice_neither_place_is_given_to_one_side_and_the_same_seed_asks_the_same() -> None:

@@ -146,14 +146,3 @@ def test_a_pair_is_never_parted_and_keeps_its_order(seed, budget):
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-def test_a_row_of_which_nothing_is_trained_is_no_half_of_a_pair():
-    row = Row(tokens=(1, 2), trained=(False, True))
-    with pytest.raises(ValueError, match="no token that is trained"):
-        pair_batch([(row, Row(tokens=(1, 2), trained=(False, False)))])
-
-
-def test_without_a_reference_there_is_nothing_to_prefer_from(make_model):
-    with pytest.raises(ValueError, match="reference"):
-        prefer(Policy(make_model(), SETTINGS), pair_batch(drawn_pairs(0, 2)), 100)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -24,7 +23,7 @@ from refusals import refused
 from verb import sleuth
 
 from sleuth.cli.pipeline import require_inputs
-from sleuth.evaluation.intervals import UNMEASURED, wilson
+from sleuth.evaluation.intervals import wilson
 from sleuth.recipe import load_recipe
 from sleuth.think.comparisons import continuation
 from sleuth.think.win_rate import win_rate
@@ -209,11 +208,6 @@ def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, override: st
     assert said in refused(recipe, override)
 
 
-def test_texts_without_a_right_ending_are_no_texts_for_a_judge_of_endings(recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text('{"id": "d", "text": " Ada was born in Tarn.", "cut": 16}\n')
-    assert re.search(r"stage\.0 .*no golden_answers", refused(recipe))
-
-
 def test_tokens_that_a_stage_adds_are_refused_before_it_trains_where_a_win_rate_needs_those_of_the_base(
     recipe: Path,
 ) -> None:
@@ -246,12 +240,6 @@ def test_ties_are_halves_of_the_rate_and_no_part_of_the_sign_test() -> None:
     found = win_rate(verdicts(*[1.0] * 9, 0.0, *[0.5] * 4))
     counts = {"wins": 9, "ties": 4, "losses": 1, "no_verdict": 0, "p": 22 / 1024}
     assert found == {"win_rate": wilson(11, 14).as_json(), **counts}
-
-
-def test_a_failed_comparison_is_missing_and_never_a_loss() -> None:
-    found = win_rate([*verdicts(1.0, 1.0, None), Verdict(score=None, invalid=True)])
-    assert (found["wins"], found["losses"], found["no_verdict"], found["win_rate"]["n"]) == (2, 0, 2, 2)
-    assert win_rate(verdicts(None))["win_rate"] == UNMEASURED.as_json()
 
 
 def test_a_model_ties_with_itself_and_the_file_has_every_pair(recipe: Path, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 from continuations import BASE, write_rows
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sleuth.data.documents import part_of
 from sleuth.render import Renderer, decode, load_tokenizer
@@ -82,16 +80,6 @@ def test_the_source_is_the_author_of_the_text_and_a_teacher_of_the_thoughts_with
     assert [segment.tokens[0] for segment in segments if segment.author == "teacher"] == [tag, tag]
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text(st.sampled_from("ab .é漢\n"), min_size=1, max_size=40), st.lists(st.integers(0, 40), max_size=4))
-def test_the_sources_pieces_are_the_text_wherever_the_thoughts_are(text: str, places: list[int]) -> None:
-    thoughts = tuple(Thought(at=min(at, len(text)), text=" so") for at in sorted(places))
-    document = Document(id="d", text=text, origin="d", thoughts=thoughts)
-    segments = RENDERER.render_all(interleaved(document, RENDERER, 10_000))
-    assert "".join(segment.text for segment in segments if segment.author == "source") == text
-    assert sum(segment.author == "teacher" for segment in segments) == len(thoughts)
-
-
 def test_a_row_ends_at_its_token_limit_without_cutting_a_thought() -> None:
     whole = [len(segment.tokens) for segment in RENDERER.render_all(interleaved(DOCUMENT, RENDERER, 100))]
     for most in range(1, sum(whole) + 1):
@@ -109,12 +97,6 @@ def test_a_position_has_the_text_on_both_sides_without_any_thought() -> None:
     assert (len(second.behind), second.thought, second.kind) == (3, " region", "k")
     [near] = list(positions_in(DOCUMENT, RENDERER, suffix_tokens=3, context=10))[:1]
     assert len(near.before) + len(near.behind) + 4 <= 10
-
-
-def test_a_control_token_in_a_document_is_encoded_as_letters() -> None:
-    named = Document(id="d", text=" in <|end|> in", origin="d", thoughts=(Thought(at=3, text="<|end|>"),))
-    tokens = [token for segment in RENDERER.render_all(interleaved(named, RENDERER, 99)) for token in segment.tokens]
-    assert TOKENIZER.eos_token_id not in tokens
 
 
 def test_documents_without_thoughts_or_with_tags_in_their_text_are_skipped(tmp_path: Path) -> None:

@@ -21,12 +21,6 @@ def pool(*scores: float | None) -> Group:
     return Group(task=TASK, episodes=episodes, scores=tuple(Score(value=score) for score in scores))
 
 
-def test_the_best_is_preferred_to_the_worst_whoever_wrote_them_and_where_all_score_the_same_it_is_a_tie():
-    assert choose(pool(0.2, 0.9, 0.4), ()) == Choice(outcome="pair", best=1, worst=0)
-    assert choose(pool(0.5, 0.4, 0.9), ()) == Choice(outcome="pair", best=2, worst=1)
-    assert choose(pool(0.5, 0.5, 0.5), ()) == Choice(outcome="tie")
-
-
 @pytest.mark.parametrize(
     ("scores", "outcome"),
     [
@@ -83,9 +77,3 @@ def test_the_figures_of_a_step_by_hand():
     assert figures["rollouts_over_original"] == pytest.approx((1 + 0 + 0 + 0 + 0.5 + 0.5) / 6)
     assert (figures["chosen_by_policy"], figures["chosen_by_source"]) == (0.5, 0.5)
     assert figures["response_tokens_mean"] == 2.0
-
-
-def test_an_original_without_a_verdict_is_compared_with_nobody():
-    figures = pool_figures([pool(1.0, 0.0, None)], [choose(pool(1.0, 0.0, None), ())])
-    assert figures["chosen_over_original"] is None
-    assert figures["rollouts_over_original"] is None

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from continuations import BASE, write_rows
 from refusals import refused
-from verb import sleuth
 
 from sleuth.cli import pipeline
 from sleuth.episodes.scripted import ScriptedEngine
@@ -83,35 +82,6 @@ def test_rows_of_each_layout_become_problems(files: dict[str, Path]) -> None:
         {"right", "wrong 1", "wrong 2", "wrong 3"},
     )
     assert load_problems("gpqa_diamond", files["gpqa_diamond"]) == [choice]
-
-
-HEADER = ",".join(GPQA).encode() + b"\n"
-ROW = b"Which?,right,rec1,Physics,w1,w2,w3"
-
-
-@pytest.mark.parametrize(
-    ("contents", "said"),
-    [
-        (HEADER + ROW + b"\n\xff\xfe", "gpqa_diamond.csv: not UTF-8 text after line "),
-        (b"PK\x03\x04\x00\x9c", "gpqa_diamond.csv: not UTF-8 text after line 1"),
-        (HEADER + ROW.replace(b"w3", b"\0"), "gpqa_diamond.csv: not a table after line 1 (a NUL byte, which no text"),
-        (HEADER + ROW + b"\n" + ROW + b",w4", "gpqa_diamond.csv:3: has 8 cells, and the first line names 7 columns"),
-        (HEADER + b'"' + b"x" * 1_100_000, "gpqa_diamond.csv: not a table after line 1 (a row is larger than"),
-        (HEADER + b"Which?", "gpqa_diamond.csv:2: has 1 cells, and the first line names 7 columns"),
-        (
-            HEADER + b"Which?,,rec1,Physics,w1,w2,w3",
-            "gpqa_diamond.csv:2: no `Correct Answer`; the row has Question, Rec",
-        ),
-    ],
-)
-def test_a_malformed_csv_is_refused_with_file_and_line(
-    files: dict[str, Path], recipe: Path, contents: bytes, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLEUTH_MAX_ROW_MB", "1")
-    files["gpqa_diamond"].write_bytes(contents)
-    done = sleuth("reasoning", BASE, recipe)
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
-    assert said in done.stderr
 
 
 def test_prompts_contain_the_problem_and_its_choices(files: dict[str, Path]) -> None:
@@ -193,16 +163,6 @@ def test_a_benchmark_that_is_gone_when_its_stage_begins_is_one_line_and_what_was
     assert (checkpoint / "model.safetensors").read_bytes() == weights
 
 
-def test_the_command_prints_every_set(recipe: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    done = sleuth("reasoning", BASE, recipe, "--out", out)
-    assert done.exit_code == 0, done.output
-    for word in ("mean_at_2", "pass_at_2", "guessed_pass", "reasoning@gsm8k"):
-        assert word in done.stdout
-    assert json.loads(out.read_text())["sets"]["gsm8k"]["mean_at_2"]["n"] == 2
-    assert out.with_name("out@gsm8k.json").exists()
-
-
 def test_problems_that_cannot_be_solved_are_refused_with_their_key(
     recipe: Path, files: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -228,13 +188,6 @@ def test_pass_at_k_is_the_mean_over_all_choices_of_k_samples(right: list[float])
         assert pass_at(k, right) == pytest.approx(sum(any(some) for some in chosen) / len(chosen))
     with pytest.raises(ValueError, match="samples"):
         pass_at(len(right) + 1, right)
-
-
-def test_samples_of_a_problem_are_one_draw() -> None:
-    figures = problem_figures([record([1, 0, 0, 0]), record([0, 0, 0, 0])], 4)
-    assert (figures["mean_at_4"].value, figures["mean_at_4"].n) == (1 / 8, 2)
-    assert (figures["pass_at_4"].value, figures["pass_at_4"].n) == (1 / 2, 2)
-    assert "guessed_pass" not in figures
 
 
 def test_who_guesses_among_four_is_right_within_eight_in_nine_of_ten_and_nothing_is_left_above_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.data.documents import read_documents
-from sleuth.think.splicing import break_offsets, extract_thoughts, insert_thoughts, number_places
+from sleuth.think.splicing import break_offsets, extract_thoughts, insert_thoughts
 from sleuth.types import SleuthError, Thought
 
 TAGS = ("<think>", "</think>")
@@ -33,13 +33,6 @@ def test_taking_the_thoughts_out_gives_the_text_and_the_thoughts_again(drawn: tu
     assert extract_thoughts(insert_thoughts(text, thoughts)) == (text, thoughts)
 
 
-def test_thoughts_stand_where_they_were_put() -> None:
-    thoughts = (Thought(at=11, text="so rivers rise"), Thought(at=11, text="or not"), Thought(at=24, text="yes"))
-    augmented = insert_thoughts("Rain falls. Rivers rise.", thoughts)
-    assert augmented == "Rain falls.<think>so rivers rise</think><think>or not</think> Rivers rise.<think>yes</think>"
-    assert extract_thoughts(augmented) == ("Rain falls. Rivers rise.", thoughts)
-
-
 @pytest.mark.parametrize("text", ["a <think> b", "a </think> b", "</think>a<think>", "<think>a<think>b</think>"])
 def test_a_tag_without_its_other_half_is_refused(text: str) -> None:
     with pytest.raises(SleuthError, match="unpaired "):
@@ -57,11 +50,6 @@ def test_places_lie_behind_sentences_and_lines_and_never_at_an_end() -> None:
         ' Ada asked: "Why?" It rains.\n\nA title',
     ]
     assert break_offsets("One sentence.") == break_offsets("") == []
-
-
-def test_numbers_stand_in_brackets_that_the_text_does_not_hold() -> None:
-    assert number_places("It rains. So?", [9]) == "It rains.⟦1⟧ So?"
-    assert number_places("It ⟦1⟧ rains. So?", [13]) == "It ⟦1⟧ rains.⦃1⦄ So?"
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")

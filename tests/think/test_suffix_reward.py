@@ -89,12 +89,3 @@ def test_signs_count_what_is_no_thought() -> None:
     assert found["copied"] == pytest.approx(0.0)  # seven words of the text: fewer than a run
     assert found["repeated"] == pytest.approx((1 / 4) / 4)
     assert found["thought_tokens_mean"] == (8 + 1 + 3 + 6) / 4
-
-
-def test_signs_see_a_copied_text_and_an_ended_one() -> None:
-    long = Task(id="d", question=" one two three four five six seven eight nine ten", golden_answers=())
-    own = episode(" two three four five six seven eight nine</think>", None)
-    told = Episode(task=long, sample=0, trajectories=own.trajectories)
-    found = thought_figures([Group(task=long, episodes=(told,))], TAGS, ends={7})
-    assert found["copied"] == 1.0
-    assert found["thought_artefacts"] == 1.0  # token 7 ends a text

@@ -114,16 +114,6 @@ def test_a_model_that_judges_sees_no_thought_and_may_be_silent(run: Run, recipe:
     assert not any("<think>" in body for body in asked)
 
 
-def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe: Path, tmp_path: Path) -> None:
-    run(recipe, tmp_path / "own", "stage.0.steps=1")
-    run(recipe, tmp_path / "dealt", "stage.0.reward.0.shuffle=true", "stage.0.steps=1")
-    own, dealt = (
-        [score.value for group in first_groups(tmp_path / name) for score in group.scores] for name in ("own", "dealt")
-    )
-    assert sorted(own) == sorted(dealt)
-    assert own != dealt
-
-
 # -- what is refused before the first step -----------------------------------------------------------------------------
 
 
@@ -160,11 +150,3 @@ def test_texts_without_what_a_stage_needs_are_refused_before_the_first_step(reci
     recipe.write_text(text.replace(', part = "rl", suffix_tokens = 8', ""))
     with pytest.raises(SleuthError, match=r'data\.kind is missing: env\.kind = "thought" reads texts'):
         load_recipe(recipe)
-
-
-def test_texts_without_thoughts_are_thought_about_where_they_are_cut(run: Run, recipe: Path, tmp_path: Path) -> None:
-    texts = load_recipe(recipe).model_dump()["stage"][0]["data"]["texts"]
-    cut = f"stage.0.data={{kind='text', texts='{texts}', prefix_tokens=300, suffix_tokens=4, limit=9}}"
-    run(recipe, tmp_path / "run", cut, "stage.0.steps=1")
-    [row] = metrics_of(tmp_path / "run")
-    assert row["gain"] is not None

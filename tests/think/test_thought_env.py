@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from continuations import BASE, continued
 
 from sleuth.episodes.scripted import ScriptedEngine
@@ -86,19 +85,6 @@ def test_a_suffix_follows_the_closed_thought_within_its_limits_and_both_are_trai
     row = trajectory_row(long, 1.0)
     trained = tuple(token for token, is_trained in zip(row.tokens, row.trained, strict=True) if is_trained)
     assert trained == (*long.segments[2].tokens, *long.segments[4].tokens)
-
-
-def test_a_prefix_may_be_text_in_which_a_tag_is_only_letters() -> None:
-    strange = Task(id="t", question=" Osmark<|endoftext|>", golden_answers=())
-    found = played(" so", of=strange)
-    assert found.segments[0].text == strange.question
-    assert TOKENIZER.eos_token_id not in found.segments[0].tokens
-
-
-@pytest.mark.parametrize("limits", [{"thought_tokens": 0}, {"stops": ["."]}, {"close": "never"}])
-def test_limits_without_effect_are_refused(limits: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"thought_tokens|stops|close"):
-        ThoughtEnvRecipe.model_validate({"kind": "thought", **limits})
 
 
 def test_a_budget_shrinks_exponentially_from_the_first_step_to_the_last() -> None:

@@ -155,13 +155,6 @@ def test_an_unclosed_thought_is_worth_no_more_than_an_empty_one_or_its_worst_sib
     assert (alone.scores[0].value, figures["gain"], figures["blank_nll"]) == (0.0, None, None)
 
 
-def test_a_missing_score_stays_missing_and_others_are_added_to(base, renderer) -> None:
-    thoughts = replace(group(renderer, *THOUGHTS[:2]), scores=(Score(value=None, note="out"), Score(value=1.0)))
-    [found], _ = scorer(base, renderer).score([thoughts], base[0], budget=512)
-    assert (found.scores[0].value, found.scores[0].note) == (None, "out")
-    assert found.scores[1].value == pytest.approx(1.0 + found.scores[1].parts["gain"])
-
-
 def test_a_suffix_that_was_written_has_no_part_in_a_gain(base, renderer) -> None:
     bare, own = group(renderer, *THOUGHTS), scorer(base, renderer)
     written = segment("policy", " Ulmark.", renderer)

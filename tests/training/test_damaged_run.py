@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 from damages import IN_PLACE, damage, no_longer_than, remove
-from run_files import evaluation, manifest, weights
+from run_files import manifest, weights
 from small_stages import BRIEF, SECOND_STAGE
 from verb import sleuth
 
-from sleuth.episodes.protocol import ProtocolCard
 from sleuth.host.checksums import SUMS, write_checksums
 from sleuth.learn.models import load_model
 from sleuth.plan.model_files import load_files
@@ -127,17 +126,6 @@ def test_a_file_that_is_not_what_was_written_is_noticed(place, name, kind):
     assert name == SUMS or Path(name).name in line
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "protocol.json", "tokenizer"])
-@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "loop"])
-def test_a_model_without_checksums_is_not_waited_for_either(place, name, kind):
-    (place / SUMS).unlink()
-    damage(kind, place / name)
-    calls = readers(place)
-    for call in (calls["load_files"], calls["load_model"]):
-        assert f"{name}: is a" in (refused(call) or "")
-    assert (refused(partial(ProtocolCard.read, place)) is not None) == (name == "protocol.json")
-
-
 ADDED = (
     *("adapter_config.json", "pytorch_model.bin", "model.safetensors.index.json", "model-00001-of-00002.safetensors"),
     *("adapter/adapter_config.json", "adapter/adapter_model.safetensors", "adapter", "chat_template.json"),
@@ -161,15 +149,6 @@ def test_a_file_that_was_added_and_would_be_loaded_is_refused(place, name, kind)
 def test_notes_beside_a_checkpoint_are_nobodys_business(place, name):
     (place / name).parent.mkdir(exist_ok=True)
     (place / name).write_text("seen")
-    assert_is_whole(place)
-
-
-def test_links_to_files_are_files(place, tmp_path):
-    """As in the hub's cache, whose snapshots are links to blobs."""
-    for number, file in enumerate([path for path in place.rglob("*") if path.is_file()]):
-        blob = tmp_path / f"blob-{number}"
-        file.rename(blob)
-        file.symlink_to(blob)
     assert_is_whole(place)
 
 
@@ -368,15 +347,6 @@ def test_lost_rows_rollouts_and_a_lost_manifest_are_reported_and_the_rest_is_kep
     assert "manifest.json is missing" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["", '{"name": "base", "em"'])
-def test_a_damaged_evaluation_is_measured_again(run, recipe_file, folder, capsys, content):
-    whole = evaluation(folder, "base")
-    (folder / "eval" / "base.json").write_text(content)
-    run(recipe_file, folder)
-    assert "base.json is damaged: it is now base.json.damaged, and is measured again" in capsys.readouterr().err
-    assert evaluation(folder, "base")["records"] == whole["records"]
-
-
 def test_what_decides_the_bytes_is_compared_with_how_the_run_began(run, recipe_file, folder, capsys, monkeypatch):
     from sleuth.cli.pipeline import run_recipe
 
@@ -448,13 +418,6 @@ def test_a_run_whose_manifest_was_lost_is_the_run_of_its_checkpoints(folder, pla
     saved, _ = resume(place)
     assert saved is not None
     assert (saved.checkpoint, manifest(folder)["run"]) == (place, run)
-
-
-def test_two_runs_with_the_same_seed_have_the_same_weights_and_other_names(place, recipe_file, run, tmp_path):
-    again = run(recipe_file, tmp_path / "again")
-    assert weights(again) == weights(place)
-    assert json.loads((again / SAVED_AS).read_text())["step"] == 4
-    assert (again / SAVED_AS).read_bytes() != (place / SAVED_AS).read_bytes()
 
 
 @pytest.mark.parametrize("umask", briefly((0o022, 0o002, 0o077), 0o022))

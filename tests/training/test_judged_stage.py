@@ -181,18 +181,6 @@ def test_a_judge_whose_old_card_says_nothing_of_what_it_is_asked_for_is_examined
     assert json.loads(file.read_text())[0]["skills"] == card["skills"]
 
 
-def test_a_judge_of_two_rewards_sits_one_exam(run, recipe_file, judged, server, sits_exam, folder):
-    skills = ("static_criteria", "static_criteria_without_evidence")
-    calls = sits_exam(*skills)
-    judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}', least_accuracy=0.9}}"
-    rubric = f"kind='rubric', own=false, static='refiner', judge={judge}"
-    rewards = f"stage.1.reward=[{{{rubric}}}, {{{rubric}, sees_evidence=false}}]"
-    last = run(recipe_file, folder, *judged[:-1], rewards, *SHORT)
-    [card] = json.loads((last / "judges.json").read_text())
-    assert (*card["skills"],) == skills
-    assert calls() == card["calls"]
-
-
 def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(train, sits_exam, folder):
     sits_exam(*STATIC, guesses=STATIC)
     expected = (

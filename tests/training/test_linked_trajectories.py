@@ -15,7 +15,6 @@ from sleuth.learn.models import random_model
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.recipe import InitRecipe
-from sleuth.training.step_metrics import response_tokens, step_figures
 from sleuth.types import Action, Episode, Group, Passage, Score, Segment, Task, Trajectory
 from sleuth.world.tokens import make_tokenizer
 
@@ -78,13 +77,6 @@ def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weig
     together = torch.stack([part for _, part in parts]).sum(dim=0)
     assert torch.allclose(gradient, together, rtol=1e-4, atol=1e-7)
     assert all(part.abs().max() > 0 for _, part in parts)
-
-
-def test_figures_of_an_episode_count_a_search_once_and_all_that_the_policy_wrote():
-    figures = step_figures([GROUP], ADVANTAGES)
-    assert response_tokens(LINKED) == 6
-    assert figures["searches_mean"] == 0.5
-    assert figures["response_tokens_mean"] == 4.5
 
 
 def test_the_record_of_a_question_holds_all_linked_trajectories_and_tells_its_actions_once():

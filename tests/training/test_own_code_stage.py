@@ -16,7 +16,6 @@ from verb import sleuth
 from sleuth.episodes.function import code_differences
 from sleuth.episodes.protocol import OwnCode, ProtocolCard
 from sleuth.episodes.scripted import ScriptedEngine
-from sleuth.report.page import write_report
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
@@ -125,30 +124,6 @@ def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended):
     assert manifest(folder)["sources"] == {"grpo": sources}
 
 
-def test_parts_of_the_users_score_touch_no_figure_of_ours(ended):
-    folder = ended("stage.1.reward=[{ kind = 'answer' }, { kind = 'python', function = 'own_rewards:named' }]", SHORT)
-    folder = folder.parents[1]
-    for number, row in enumerate(rows(folder), start=1):
-        assert (row["stage"], row["step"], row["score_named/step"]) == ("grpo", number, 99)
-        assert 0 <= row["em"] <= 1
-        assert row["learning_rate"] != 99
-        assert row["reward_mean"] < 99
-        assert "correct" not in row
-    score = groups(folder, 1)[0].scores[0]
-    assert score.note in ("correct", "wrong", "no_answer", "malformed")
-    assert score.parts[score.note] == 1
-    assert score.notes == {"named": "a note of the user"}
-    trained = evaluation(folder, "trained")
-    assert trained["score_named/step"]["value"] == 99
-    assert "headline" not in trained  # answers are compared with golden ones
-    record = trained["records"][0]
-    assert (record["score_named/em"], record["notes"]) == (99, score.notes)
-    assert record["em"] in (0, 1)
-    text = write_report(folder).read_text()
-    for shown in (f"{score.note}; named: a note of the user", "step of named", "score_named/learning_rate"):
-        assert shown in text
-
-
 def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended):
     paid = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:named', weight = 2 }, { kind = 'format' }]"
     last = ended(paid, PYTHON_ENV, SHORT)
@@ -195,19 +170,6 @@ def test_changed_code_is_refused_on_resume_unless_it_is_accepted(run, recipe, tm
     accepted = sleuth(*arguments, str(caught.value).split()[-1])
     assert accepted.exit_code == 0, accepted.stderr
     assert len(rows(tmp_path / "run")) == 4
-
-
-def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run, recipe, tmp_path):
-    words = tmp_path / "words.txt"
-    words.write_text("one")
-    override = PYTHON_REWARD.replace(" }]", f", files = ['{words}'] }}]")
-    run(recipe, tmp_path / "run", override, SHORT)
-    recorded = {"own_rewards.py": digest(REWARDS), str(words): digest("one")}
-    assert manifest(tmp_path / "run")["sources"] == {"grpo": recorded}
-    words.write_text("two")
-    with pytest.raises(SleuthError) as caught:
-        run(recipe, tmp_path / "run", override)
-    assert f"{words} ({digest('one')[:12]})" in str(caught.value)
 
 
 @pytest.mark.parametrize("override", [pytest.param(PYTHON_REWARD, marks=pytest.mark.slow), PYTHON_ENV])

@@ -100,20 +100,3 @@ def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
     assert "64 episodes in 8 groups of 2 steps" in text
     assert "Kendall's tau-b of siblings  1.00" in text
     assert "the first without a score: the judge gave no verdict" in text
-
-
-@pytest.mark.parametrize(
-    ("tables", "said"),
-    [
-        ("", "new.toml: reward is missing"),
-        ("[[reward]]\nkind = 'formt'\n", 'new.toml: reward.0.kind = "formt": should be one of'),
-        ("[[reward]]\nkind = 'format'\nshuffle = true\n", "shuffled scores say nothing"),
-        ("[[reward]]\nkind = 'rubric'\n", "has no rubrics"),
-    ],
-)
-def test_what_cannot_be_paid_is_one_line(run, recipe_file, tmp_path, tables, said):
-    run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=0", "stage.1.steps=1", "stage.0.data.limit=1")
-    result = rescored(tmp_path / "run", tables)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert said in result.stderr
-    assert rescored(tmp_path, tables).exit_code == 2

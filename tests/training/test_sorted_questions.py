@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from damages import damage
 
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.types import SleuthError
@@ -65,16 +64,6 @@ def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_
     assert read.splitlines() == [line for line in whole.splitlines() if '"q4"' not in line]
 
 
-def test_every_absent_file_is_a_line(folder):
-    names = ("reading_test.jsonl.gz", "corpus.jsonl.gz")
-    for name in names:
-        (folder / name).unlink()
-    with pytest.raises(SleuthError) as raised:
-        real_data.main(folder, folder / "out")
-    assert raised.value.args == tuple(f"{folder / name}: no such file" for name in names)
-    assert not (folder / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -99,9 +88,3 @@ def test_without_a_folder_of_data_the_command_says_what_it_needs():
     with pytest.raises(SleuthError, match=r"expected two folders, DATA and OUT; with make: make real DATA=FOLDER"):
         real_data.folders(["runs/real-data"])
     assert real_data.folders(["data", "runs/real-data"]) == (Path("data"), Path("runs/real-data"))
-
-
-def test_a_cut_file_is_a_line(folder):
-    damage("cut", folder / "corpus.jsonl.gz")
-    with pytest.raises(SleuthError, match=r"corpus.jsonl.gz: damaged gzip file"):
-        real_data.main(folder, folder / "out")

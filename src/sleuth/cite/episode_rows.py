@@ -27,14 +27,16 @@ Answered = Sequence[tuple[Episode, Score]]
 
 CITABLE = re.compile(r"[^\s,;|&<>\"'\[\](){}]+")
 """An id that can be cited in a list of ids."""
+LEAST_F1 = 0.8
+"""Citation F1 of an accepted answer at least."""
 
 
-def keep_rows(file: Path, answered: Answered, session: EvalSession, *, model: str, questions: str, bar: float) -> str:
-    """Writes the rows, with FILE.md beside them, and returns a line. A refiner's rows are those whose answers pass
-    the `bar`; a search agent's are the results of every search. Raises SleuthError if there are none."""
+def keep_rows(file: Path, answered: Answered, session: EvalSession, *, model: str, questions: str) -> str:
+    """Writes the rows, with FILE.md beside them, and returns a line. A refiner's rows are those whose answers are
+    accepted; a search agent's are the results of every search. Raises SleuthError if there are none."""
     dialect = session.setting.dialect
     if refined := refines(dialect):
-        rows, why = accepted_rows(answered, bar), f"no answer is well formed, right and cites with an F1 of {bar:g}"
+        rows, why = accepted_rows(answered), f"no answer is well formed, right and cites with an F1 of {LEAST_F1:g}"
     else:
         rows, why = rows_of_searches(answered, dialect), "no search found anything"
     if not rows:
@@ -44,7 +46,7 @@ def keep_rows(file: Path, answered: Answered, session: EvalSession, *, model: st
     protocol = session.protocol()
     facts = {
         "episodes": f"{len(answered)}",
-        **({"accepted": _accepted_share(answered, bar)} if refined else {}),
+        **({"accepted": _accepted_share(answered)} if refined else {}),
         "snippets a row": f"{fmean(len(snippets_of(row['tool_output'])) for row in rows):.1f}",
         "words a tool output": f"{fmean(len(row['tool_output'].split()) for row in rows):.0f}",
         "rows with golden answers": f"{sum(bool(row['golden_answers']) for row in rows)}",
@@ -65,12 +67,10 @@ def keep_rows(file: Path, answered: Answered, session: EvalSession, *, model: st
     return f"{file}: {len(rows)} rows; {file.with_suffix('.md').name} describes where they come from"
 
 
-def _accepted_share(answered: Answered, min_f1: float) -> str:
-    accepted = share(
-        [float(is_accepted(score, min_f1)) for _, score in answered], [episode.task.id for episode, _ in answered]
-    )
+def _accepted_share(answered: Answered) -> str:
+    accepted = share([float(is_accepted(score)) for _, score in answered], [one.task.id for one, _ in answered])
     shown = accepted.formatted(unmeasured="none")
-    return f"{shown} of the episodes: well formed, citation F1 of {min_f1:g} or more, and right"
+    return f"{shown} of the episodes: well formed, citation F1 of {LEAST_F1:g} or more, and right"
 
 
 def rows_of_searches(answered: Answered, dialect: Dialect) -> list[Row]:
@@ -81,20 +81,20 @@ def rows_of_searches(answered: Answered, dialect: Dialect) -> list[Row]:
     return [row for episode in episodes for row in _search_rows(episode, dialect)]
 
 
-def accepted_rows(answered: Answered, min_f1: float) -> list[Row]:
+def accepted_rows(answered: Answered) -> list[Row]:
     """One row per task with its best accepted answer as the row's own; tasks without one are left out."""
     best: dict[str, tuple[Episode, float]] = {}
     for episode, score in answered:
         value = score.value or 0.0
-        if is_accepted(score, min_f1) and (episode.task.id not in best or value > best[episode.task.id][1]):
+        if is_accepted(score) and (episode.task.id not in best or value > best[episode.task.id][1]):
             best[episode.task.id] = episode, value
     return [_with_answer(episode) for episode, _ in best.values()]
 
 
-def is_accepted(score: Score, min_f1: float) -> bool:
-    """Whether an answer is well formed, has a citation F1 of at least `min_f1` or rightly abstains, and is right as far
-    as the data says."""
-    cites = score.parts.get("citation_f1", 0.0) >= min_f1 or score.parts.get("right_abstention") == 1
+def is_accepted(score: Score) -> bool:
+    """Whether an answer is well formed, has a citation F1 of at least `LEAST_F1` or rightly abstains, and is right as
+    far as the data says."""
+    cites = score.parts.get("citation_f1", 0.0) >= LEAST_F1 or score.parts.get("right_abstention") == 1
     return score.value is not None and score.parts["well_formed"] == 1 and cites and score.parts.get("grounded", 1) == 1
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +13,59 @@ import typer
 from typer import Argument, Option
 
 from sleuth.terminal.tables import Column, print_columns
+from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.answers.scorers.cases import ScorerCase, Scores
+    from sleuth.data.rows import Row
 
 SHOWN_CASES = 8
 """Cases to show."""
 TAIL = 160
 """Last characters of a response to show."""
+TOLERANCE = 1e-9
+Scores = Mapping[str, float | None]
+"""The scores of one case by scorer: `{"strict": 0.0, "search_r1": 1.0}`; None is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerCase:
+    """`ScorerCase(id="7", prompt="Where?", response="<answer>Tarn</answer>", golden_answers=("Tarn",))`; `id` is text
+    or a number, as in the file."""
+
+    id: str | int
+    prompt: str
+    response: str
+    golden_answers: tuple[str, ...]
+
+
+def load_scorer_cases(path: Path) -> list[ScorerCase]:
+    """The cases of a .jsonl, .jsonl.gz or .parquet file, in its order.
+
+    Rows are `{"id", "prompt", "response", "golden_answers"}`; prompt and response may be empty, golden answers may be
+    one string. Raises SleuthError with file:line for a malformed row, and for a file without rows.
+    """
+    from sleuth.data.rows import read_rows
+
+    cases = [_case(row, where) for where, row in read_rows(path)]
+    if not cases:
+        raise SleuthError(f"{path}: no cases in this file")
+    return cases
+
+
+def _case(row: Row, where: str) -> ScorerCase:
+    id_ = row.get("id")
+    if not isinstance(id_, str | int) or isinstance(id_, bool):
+        raise SleuthError(f"{where}: `id` should be a string or a whole number")
+    for key in ("prompt", "response"):
+        if not isinstance(row.get(key), str):
+            found = type(row[key]).__name__ if key in row else "none"
+            raise SleuthError(f"{where}: `{key}` should be a string, found {found}")
+    from sleuth.data.rows import texts_of
+
+    answers = texts_of(row.get("golden_answers"), "golden_answers", where)
+    if not answers:
+        raise SleuthError(f'{where}: `golden_answers` should be a list of strings such as ["Tarn"]')
+    return ScorerCase(id=id_, prompt=row["prompt"], response=row["response"], golden_answers=answers)
 
 
 def check_scorer(
@@ -30,7 +77,6 @@ def check_scorer(
 ) -> None:
     """Score the same cases by every scorer and show disagreements."""
     from sleuth.answers.scorers import SCORERS
-    from sleuth.answers.scorers.cases import load_scorer_cases
     from sleuth.answers.scorers.scorer import transcript_from_text
     from sleuth.runs.progress import progress_bar
 
@@ -53,7 +99,6 @@ def check_scorer(
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
     """Prints what each scorer reads and its mean score, and cases on which scorers disagree."""
     from sleuth.answers.scorers import SCORERS
-    from sleuth.answers.scorers.cases import disagreement_examples
     from sleuth.runs.progress import Console
 
     console = Console()
@@ -81,3 +126,17 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
 
 def _number(value: float | None) -> str:
     return "missing" if value is None else f"{value:.3g}"
+
+
+def disagreement_examples(scores: Sequence[Scores]) -> list[int]:
+    """Indices of cases on which scorers disagree: one of each pattern of scores, the commonest pattern first."""
+    patterns: dict[tuple[float | None, ...], list[int]] = {}
+    for index, case in enumerate(scores):
+        values = tuple(case.values())
+        if any(_differ(one, other) for one, other in combinations(values, 2)):
+            patterns.setdefault(values, []).append(index)
+    return [indices[0] for indices in sorted(patterns.values(), key=len, reverse=True)]
+
+
+def _differ(one: float | None, other: float | None) -> bool:
+    return one is not None and other is not None and abs(one - other) > TOLERANCE

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
     from sleuth.recipe.data import AskWith
 
-MIN_CITATION_F1 = 0.8
 ASKED = {
     *("index", "retriever", "refiner", "engine", "served_as", "dialect", "prompt", "prompt_role", "context", "samples"),
     *("forced_search", "closed_book", "scorer", "slots", "cache_memory", "dtype", "allow_code"),
@@ -79,10 +78,6 @@ def evaluate(
             "a MODEL that refines.",
         ),
     ] = None,
-    min_citation_f1: Annotated[
-        float | None,
-        Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 of a kept answer. [default: 0.8]"),
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask a model a file of questions and print its figures.
@@ -93,7 +88,10 @@ def evaluate(
     from sleuth.recipe.load import load_judge, load_rewards
     from sleuth.terminal.recipe_inputs import missing_inputs
 
-    _require_new_rows(rows, min_citation_f1)
+    if rows is not None and rows.suffix != ".jsonl":
+        raise SleuthError(f"--rows {rows}: should be a .jsonl file")
+    if rows is not None and rows.exists():
+        raise SleuthError(f"--rows {rows}: exists; name a new file")
     judging = None if judge is None else load_judge(judge, missing_inputs)
     measured = None if reward is None else load_rewards(reward, missing_inputs)
     _require_asked(model, questions, asked)
@@ -119,8 +117,7 @@ def evaluate(
     if rows is not None:
         from sleuth.cite.episode_rows import keep_rows
 
-        bar = MIN_CITATION_F1 if min_citation_f1 is None else min_citation_f1
-        typer.echo(keep_rows(rows, answered, session, model=model, questions=str(questions), bar=bar), err=True)
+        typer.echo(keep_rows(rows, answered, session, model=model, questions=str(questions)), err=True)
 
 
 def evaluate_suite(
@@ -184,18 +181,6 @@ def evaluate_suite(
             write_eval(out.with_name(f"{out.stem}@{name.rpartition('@')[2]}.json"), contents)
 
     _report(ask_suite(session, suite, name=Path(model).name, model=model, write=write), out, as_json)
-
-
-def _require_new_rows(rows: Path | None, min_citation_f1: float | None) -> None:
-    if rows is None:
-        require_unset(
-            {"--min-citation-f1": min_citation_f1},
-            f"{min_citation_f1} is for --rows FILE.jsonl, where accepted answers are kept; give that too",
-        )
-    elif rows.suffix != ".jsonl":
-        raise SleuthError(f"--rows {rows}: should be a .jsonl file")
-    elif rows.exists():
-        raise SleuthError(f"--rows {rows}: exists; name a new file")
 
 
 def _require_asked(model: str, questions: Path | None, asked: dict[str, Any]) -> None:

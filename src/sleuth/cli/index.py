@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
 
 FEW_PASSAGES = 50_000
 """Below that vectors stay exact by default: they take little memory, and quantised ones are not searched faster."""
-
-TRIED = 32
-"""Passages that `--plan` encodes: one batch."""
 
 
 def index(
@@ -69,7 +64,6 @@ def index(
     remove: Annotated[
         bool, Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids.")
     ] = False,
-    plan: Annotated[bool, Option("--plan", help="Only print what each kind of index costs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     r"""Build a search index of a corpus.
@@ -87,7 +81,7 @@ def index(
         require_unset(
             {"--remove": remove or None} if add else {}, "and --add are two commands; run one after the other"
         )
-        encoding |= {"--kind": kind, "--plan": plan or None}
+        encoding |= {"--kind": kind}
         require_unset(encoding, f"is for a new index, and --add and --remove keep what {folder} has")
         return _show_card(folder, _change(corpus, folder, add=add), as_json)
     kind = kind or "bm25"
@@ -109,8 +103,6 @@ def index(
         for file in (corpus, faiss):
             if file is not None and not file.is_dir():
                 require_file(file)
-    if plan:
-        return _show_plan(corpus, encoder, as_json)
     corpus = _local_corpus(corpus, folder)
 
     def build(progress: Progress, total: int) -> IndexCard:
@@ -132,27 +124,6 @@ def index(
         total = _count_rows(corpus)
         card = build(lambda done: progress(done, max(done, total)), total)
     _show_card(folder, card, as_json)
-
-
-def _show_plan(corpus: Path, encoder: str | None, as_json: bool) -> None:
-    """Prints what each index of a corpus would cost, with the clock's time of the encoder on the first passages."""
-    from sleuth.retrieval.corpus import read_corpus
-    from sleuth.retrieval.costs import index_plan
-    from sleuth.retrieval.encoder import Encoder, encoder_card
-
-    if not corpus.exists():
-        raise SleuthError(f"{corpus}: no such file")
-    if not (count := _count_rows(corpus)):
-        raise SleuthError(f"{corpus}: --plan counts the rows of a file of passages on this machine, and found none")
-    width, seconds = 0, None
-    if encoder is not None:
-        opened, first = Encoder(encoder_card(encoder)), list(islice(read_corpus(corpus), TRIED))
-        opened.passages(first[:2])  # warms up
-        started, width = time.perf_counter(), opened.card.width
-        opened.passages(first)
-        seconds = (time.perf_counter() - started) / len(first)
-    record, lines = index_plan(count, width, seconds)
-    show(as_json, record, *lines)
 
 
 def _change(corpus: Path, folder: Path, *, add: bool) -> IndexCard:

@@ -72,10 +72,9 @@ def learn(
     far it is.
     """
     from sleuth.data.rows import read_rows
-    from sleuth.evaluation.certainty import Certainty
     from sleuth.read.verbs import questions
     from sleuth.recipe import load_recipe
-    from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, TRAINING, find_model, home_of
+    from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, TRAINING, home_of
     from sleuth.report.run_files import read_object
 
     if not folder.is_dir():
@@ -85,8 +84,6 @@ def learn(
         raise SleuthError(f"--recipe {recipe}: reads no folder's questions; tiny/folder and folder_0.6b_single_gpu do")
     settings = [*places, *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
-    # a threshold fitted on clozes loses half of the right answers to what people ask (docs/lab.md)
-    unsure = teacher is not None and Certainty.read(Path(find_model(base))) is None
     steps = _Steps(home, quiet=quiet, as_json=as_json)
     with steps("documents"):
         documents = read_folder(folder, home, quiet=quiet).documents.values()
@@ -96,7 +93,7 @@ def learn(
     with steps("questions"):
         if teacher is None and not quiet:
             print_notes([BY_RULE])
-        questions(home, home / QUESTIONS, teacher=teacher, calibration=unsure)
+        questions(home, home / QUESTIONS, teacher=teacher)
     files = {part: home / QUESTIONS / f"{part}.jsonl" for part in ("train", "test")}
     made = {part: Counter(row["type"] for _, row in read_rows(file)) for part, file in files.items()}
     if made["test"].total() < LEAST_TEST:
@@ -123,7 +120,6 @@ def learn(
                 base=base,
                 index=home / INDEX,
                 home=home,
-                calibration=home / QUESTIONS / "calibration.jsonl" if unsure else None,
                 anyway=anyway,
             )
         except typer.Exit:  # it has said why

@@ -31,17 +31,12 @@ corrected for the number of rows."""
 
 def report(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder, finished or not, or a home of `learn`.")],
-    all_rollouts: Annotated[
-        bool, Option("--all-rollouts", help="Show every stored episode, from files beside the page.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's report: one HTML page that opens offline.
 
-    RUN/report.html shows the figures, the curves and some of the episodes. It needs no network and no other file.
-
-    With --all-rollouts it shows all episodes, and needs RUN/report_rollouts beside it, which is about as large as
-    RUN/rollouts. With --json it prints what was planned of each stage, and what was measured.
+    RUN/report.html shows the figures, the curves and some of the episodes; RUN/rollouts holds all. It needs no network
+    and no other file. With --json it prints what was planned of each stage, and what was measured.
     """
     from sleuth.report import write_report
     from sleuth.report.curves import stages_of
@@ -49,7 +44,7 @@ def report(
     from sleuth.report.summary import stage_times
 
     run = run_in(run)
-    page = write_report(run, all_rollouts=all_rollouts, warn=partial(typer.echo, err=True))
+    page = write_report(run, warn=partial(typer.echo, err=True))
     files = read_run(run)
     times = stage_times(files.manifest, stages_of(files.metrics))
     show(as_json, {"page": str(page), "stages": {time.stage: time.as_json() for time in times}}, str(page))

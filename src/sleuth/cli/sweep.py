@@ -122,9 +122,6 @@ def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
     columns = [Column(heading=heading, cells=cells) for heading, cells in _columns(recipe, rows).items()]
     print_columns([row.name for row in rows], columns, heading="arm")
     typer.echo(f"{recipe.table.evaluation} of {recipe.name}. {LEGEND}")
-    needed = [f"{row.name} {row.needed:,}" for row in rows if row.needed]
-    if needed:
-        typer.echo(f"Texts that would show a difference of this size in four of five cases: {', '.join(needed)}.")
     for row in rows:
         for seed, steps in row.shorter.items():
             typer.echo(f"{row.name}: seed {seed} was trained for {steps:,} steps, fewer than others: not in its row.")

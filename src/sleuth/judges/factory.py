@@ -174,8 +174,8 @@ def identity_of(recipe: JudgeFields) -> str:
 
 
 class JudgePool:
-    """The judges of a stage, each opened once. Those that are models cache verdicts in the file `verdicts`, or in that
-    of the judge's recipe. With `asks` false only cached verdicts are returned.
+    """The judges of a stage, each opened once. Those that are models cache verdicts in the file `verdicts`. With `asks`
+    false only cached verdicts are returned.
 
     Use it as a context manager, or `close` it.
     """
@@ -185,7 +185,7 @@ class JudgePool:
         self._asks = asks
         self._opened: dict[str, OpenJudge] = {}
         self._cached: dict[tuple[str, int], CachedJudge] = {}
-        self._files: dict[Path, VerdictCache] = {}
+        self._file: VerdictCache | None = None
 
     @property
     def folder(self) -> Path:
@@ -198,7 +198,7 @@ class JudgePool:
         if key not in self._opened:
             opened = self._opened[key] = open_started(recipe) if self._asks else recipe.open()
             if opened.ledger is not None and opened.ledger.budget is not None and self._asks:
-                _count_in(self._file(self._verdicts), opened.ledger, opened.identity)
+                _count_in(self._cache(), opened.ledger, opened.identity)
         return self._opened[key]
 
     def start(self, rewards: Sequence[JudgedFields]) -> None:
@@ -225,12 +225,12 @@ class JudgePool:
 
     def _behind_cache(self, recipe: JudgeFields, judge: Any) -> Any:
         assert judge is not None  # the recipe's checks allow no other judge here
-        if (file := recipe.verdicts_in(self._verdicts)) is None:
+        if not recipe.keeps_verdicts:
             return judge
         key, opened = (recipe.model_dump_json(), id(judge)), self.open(recipe)
         if key not in self._cached:
             asked = judge if self._asks else None
-            self._cached[key] = CachedJudge(asked, self._file(file), opened.limits, identity=opened.identity)
+            self._cached[key] = CachedJudge(asked, self._cache(), opened.limits, identity=opened.identity)
         return self._cached[key]
 
     def figures(self) -> dict[str, float | None]:
@@ -246,8 +246,8 @@ class JudgePool:
 
     def close(self) -> None:
         """Closes the caches, which are written already."""
-        for file in self._files.values():
-            file.close()
+        if self._file is not None:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -255,10 +255,10 @@ class JudgePool:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _file(self, path: Path) -> VerdictCache:
-        if path not in self._files:
-            self._files[path] = VerdictCache(path)
-        return self._files[path]
+    def _cache(self) -> VerdictCache:
+        if self._file is None:
+            self._file = VerdictCache(self._verdicts)
+        return self._file
 
 
 HEALTH_SECONDS = 10.0  # timeout for the list of models

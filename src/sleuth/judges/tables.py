@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ExaminedJudgeFields, ServedModelRecipe
-from sleuth.recipe.strict import FilePath
 
 if TYPE_CHECKING:
     from sleuth.judges.factory import OpenJudge
@@ -28,10 +26,8 @@ class HttpJudgeRecipe(ServedModelRecipe, ExaminedJudgeFields):
     """A language model as judge."""
 
     subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims", "continuations")
+    keeps_verdicts: ClassVar[bool] = True
     kind: Literal["http"]
-    verdicts: FilePath | None = None
-    """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
-    `verdicts.sqlite` in the run's folder."""
 
     def open(self) -> OpenJudge:
         """One question may take as long as all attempts of a call, so that an outage is waited for only once."""
@@ -43,6 +39,3 @@ class HttpJudgeRecipe(ServedModelRecipe, ExaminedJudgeFields):
         http = connect(self, HttpJudge)
         limits = RetryLimits(retries=VERDICT_RETRIES, seconds=ATTEMPTS * self.seconds)
         return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger, limits=limits)
-
-    def verdicts_in(self, folder_file: Path) -> Path | None:
-        return self.verdicts or folder_file

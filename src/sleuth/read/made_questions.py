@@ -1,8 +1,7 @@
 """Questions made of the passages of a corpus, each through the gates of `sleuth.read.gates`, split by document.
 
 All that is made is kept in `made.jsonl`, also what fell and at which gate, so that the same command goes on. From it
-`train.jsonl`, `test.jsonl`, `calibration.jsonl` (by which it is fitted how sure a model is; empty if no document is
-left aside) and `card.json` are written. A row is one of `sleuth.data.questions` that `[stage.data]
+`train.jsonl`, `test.jsonl` and `card.json` are written. A row is one of `sleuth.data.questions` that `[stage.data]
 kind = "reading"` reads too, with the `document` it is about: `{"id": "cloze:17:0", "question": "Where was Ada Voss
 born?", "golden_answers": ["Tarn"], "gold_ids": ["17"], "answer_start": 21, "type": "cloze", "document": "Ada Voss"}`.
 Of an unanswerable one the passage and its near copies are `taken_out`; `tool_output` is what is found without them, and
@@ -29,7 +28,7 @@ from sleuth.data.questions import load_questions
 from sleuth.data.spans import SpanQuestion, cloze
 from sleuth.host.atomic import write_text
 from sleuth.judges.pool import NoAnswerError, RefusedError
-from sleuth.read.gates import SEARCHED, WORD, Candidate, Gates, Reader, is_near_copy
+from sleuth.read.gates import SEARCHED, WORD, Candidate, Gates, is_near_copy
 from sleuth.read.writers import ToWrite, Writer
 from sleuth.recipe.shipped import INDEX
 from sleuth.retrieval.bm25 import build_index
@@ -54,10 +53,8 @@ SNIPPETS = 3
 """Passages that are shown in the place of near copies."""
 SHOWN = 3
 """Examples of a gate on the card."""
-MADE, TRAIN, TEST, CALIBRATION, CARD = "made.jsonl", "train.jsonl", "test.jsonl", "calibration.jsonl", "card.json"
-SIDES = (TRAIN, CALIBRATION, TEST)
-LEAST_ASIDE = 10
-"""Documents to train on, of which a tenth is left for calibration; of fewer none is."""
+MADE, TRAIN, TEST, CARD = "made.jsonl", "train.jsonl", "test.jsonl", "card.json"
+SIDES = (TRAIN, TEST)
 
 Record = dict[str, Any]
 
@@ -82,7 +79,7 @@ def document_of(passage: Passage) -> str:
     return place[0] if place else passage.title or passage.id
 
 
-def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int, calibration: bool = False) -> Sources:
+def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> Sources:
     """The passages of a corpus file, an index or a home with both, `limit` of them drawn by the seed. Raises
     SleuthError for one with too many passages or with one document alone."""
     of_index = next((one for one in (corpus / INDEX, corpus) if (one / FILE_NAME).is_file()), None)
@@ -93,11 +90,7 @@ def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int, calib
         if len(passages) > MOST_PASSAGES:
             raise SleuthError(f"{file}: more than {MOST_PASSAGES:,} passages; make questions of a part of them")
     train, test = split(passages, document_of, seed, f"documents in {file}")
-    aside: list[Passage] = []
-    if calibration and len({*map(document_of, train)}) >= LEAST_ASIDE:
-        train, aside = split(train, document_of, seed, "documents")
-    sides = ((TRAIN, train), (CALIBRATION, aside), (TEST, test))
-    parts = {document_of(one): part for part, some in sides for one in some}
+    parts = {document_of(one): part for part, some in ((TRAIN, train), (TEST, test)) for one in some}
     if of_index is None:
         build_index(file, of_index := out / INDEX)
     random.Random(seed).shuffle(passages)
@@ -118,7 +111,6 @@ def make_questions(
     *,
     kinds: Sequence[str],
     writer: Writer | None = None,
-    reader: Reader | None = None,
     off: Sequence[str] = (),
     held_out: Sequence[Path] = (),
     seed: int = 0,
@@ -126,7 +118,7 @@ def make_questions(
 ) -> Record:
     """Makes the questions, writes the files of `out`, and returns the card. Keeps what an earlier call made of the same
     passages. Raises SleuthError if no question passed, and RunFailed, once all is written, if the writer is silent."""
-    gates = Gates(index=sources.index, vocabulary=sources.vocabulary, reader=reader, off=frozenset(off))
+    gates = Gates(index=sources.index, vocabulary=sources.vocabulary, reader=writer, off=frozenset(off))
     for file in held_out:
         for task in load_questions(file):
             gates.remember(task.question, task.golden_answers)

@@ -25,7 +25,7 @@ def questions(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="Without a teacher: the model itself asks, or answers.", show_default=False),
+        typer.Option(metavar="MODEL", help="Without a teacher: the model itself writes.", show_default=False),
     ] = None,
     kinds: Annotated[
         str | None,
@@ -39,19 +39,14 @@ def questions(
         typer.Option(metavar="FILE", help="Questions that none may repeat; repeatable.", show_default=False),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only so many passages.", show_default=False)] = None,
-    calibration: Annotated[
-        bool,
-        typer.Option("--calibration", help="Leave a tenth of the documents aside, by which a model is calibrated."),
-    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the split, the passages and the clozes.")] = 0,
     as_json: AsJson = False,
     no_code: NoCode = False,
 ) -> None:
     """Make questions of a corpus, split by document.
 
-    Without a model they are clozes and question forms. A teacher, or a MODEL with a chat template and no protocol,
-    writes them; a MODEL that searches answers them. Each has to pass the gates. The same command continues where it
-    stopped. Writes train.jsonl, test.jsonl and card.json, and with --calibration calibration.jsonl.
+    Without a model they are clozes and question forms. A teacher, or a MODEL with a chat template, writes them. Each
+    has to pass the gates. The same command continues where it stopped. Writes train.jsonl, test.jsonl and card.json.
     """
     from sleuth.recipe.load import load_teacher
     from sleuth.terminal.recipe_inputs import missing_inputs
@@ -70,7 +65,7 @@ def questions(
     from sleuth.runs.progress import progress_bar
     from sleuth.training.servers import RunServers
 
-    by, reader = model_of(model) if model is not None else (None, None)
+    by = model_of(model) if model is not None else None
     out.mkdir(parents=True, exist_ok=True)
     if writing is not None:
         by = Writer(asked=cache(partial(open_client, writing, out / "teacher")), named=writing.model)
@@ -80,7 +75,7 @@ def questions(
     wrong += [f"--without {one}: the gates are {', '.join(GATES)}" for one in without or () if one not in GATES]
     if wrong:
         raise SleuthError(*wrong)
-    sources = open_sources(corpus, out, limit=limit, seed=seed, calibration=calibration)
+    sources = open_sources(corpus, out, limit=limit, seed=seed)
     servers = RunServers(None, out / "servers", to_stderr)
     with closing(servers), LAUNCHER.starting(servers.serve), progress_bar("questions") as progress:
         card = make_questions(
@@ -88,7 +83,6 @@ def questions(
             out,
             kinds=chosen,
             writer=by,
-            reader=by or reader,
             off=without or (),
             held_out=held_out or (),
             seed=seed,

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sleuth.answers.answer import given_answer
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.chat_template import ChatTemplate, Message
-from sleuth.episodes.protocol import ProtocolCard
-from sleuth.evaluation.eval_session import DEFAULT_CONTEXT, EvalSession, open_eval_session
+from sleuth.evaluation.eval_session import DEFAULT_CONTEXT
 from sleuth.judges.http import JsonQuestion
 from sleuth.judges.judge_prompts import InvalidAnswerError, closed_object, json_object, prompt_text, tagged_block
 from sleuth.judges.pool import NoAnswerError, reply_of
 from sleuth.learn.models import context_of, load_model
-from sleuth.read.gates import Reader
 from sleuth.render import Renderer
-from sleuth.search.setting import SearchSetting
-from sleuth.types import Passage, Piece, Sampling, SleuthError, Task
+from sleuth.types import Passage, Piece, Sampling
 
 Answered = TypeVar("Answered")
 ENTRY = closed_object({"question": {"type": "string"}, "answer": {"type": "string"}})
@@ -177,29 +172,7 @@ class ChatModel:
         return question.read(reply_of({"message": {"content": text}}).text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchingModel:
-    """A checkpoint that searches, as a `Reader`: each search of an episode finds the passages that it is given."""
-
-    session: EvalSession
-
-    def answers(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[str | None]:
-        """See `Reader`."""
-        setting = self.session.setting
-        assert isinstance(setting, SearchSetting)
-        tasks = [Task(id=str(at), question=question, golden_answers=("?",)) for at, (question, _) in enumerate(asked)]
-        given = {str(at): [*passages] for at, (_, passages) in enumerate(asked)}
-        session = replace(self.session, setting=replace(setting, gold=given))
-        episodes = session.ask(tasks, "gates") if tasks else []
-        return [given_answer(episode, setting.dialect)[0] or "" for episode, _ in episodes]
-
-
-def model_of(name: str) -> tuple[Writer | None, Reader | None]:
-    """The checkpoint as a writer, or, if it has the protocol of a model that searches, as a reader alone."""
-    if ProtocolCard.read(Path(name)) if Path(name).is_dir() else None:
-        session, _ = open_eval_session(name, [], index=None)
-        if not isinstance(session.setting, SearchSetting):
-            raise SleuthError(f"{name}: does not search, so it cannot answer made questions")
-        return None, SearchingModel(session=session)
+def model_of(name: str) -> Writer:
+    """The checkpoint as a writer."""
     chat = ChatModel(name)
-    return Writer(asked=lambda: chat, named=name), None
+    return Writer(asked=lambda: chat, named=name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
@@ -130,14 +129,13 @@ class JudgeFields(KindTable):
     def open(self) -> Any:
         """The judge, an `OpenJudge` of `sleuth.judges`. Its servers are not contacted before the first question."""
 
+    keeps_verdicts: ClassVar[bool] = False
+    """Whether its verdicts are worth keeping in the run's folder."""
+
     @property
     def required_accuracy(self) -> float | None:
         """The accuracy that it must reach in an exam before a stage; None: no exam."""
         return getattr(self, "least_accuracy", None)
-
-    def verdicts_in(self, folder_file: Path) -> Path | None:
-        """The file of its verdict cache, `folder_file` unless it names one; None for a judge that needs none."""
-        return None
 
 
 class ExaminedJudgeFields(JudgeFields):

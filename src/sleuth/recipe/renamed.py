@@ -44,6 +44,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
     ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.losses)"),
     ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),
+    ("judge", "verdicts"): Deleted(None, "verdicts are kept in `verdicts.sqlite` of the run's folder"),
     ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
     ("teacher", "right"): Deleted(None, 'with when = "wrong", the scorer says what is right, or the highest score'),
     ("teacher", "seconds"): Deleted(300.0, "the teacher is loaded beside the policy"),

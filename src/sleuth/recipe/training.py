@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.envs import RefinerEnvTable
@@ -18,33 +18,21 @@ if TYPE_CHECKING:
     from sleuth.recipe.recipe import Recipe
 
 
+Alarm = Literal[
+    "reward_collapse", "entropy_collapse", "length_runaway", "tool_abandonment", "no_signal",
+    "gamed_reward", "hollow_thoughts", "mismatch", "tiny_updates", "not_finite",
+]  # fmt: skip
 AlarmAction = Literal["off", "warn", "pause", "stop"]
 
 
-class AlarmsRecipe(StrictModel):
-    """What an alarm does: "warn" prints it; "pause" saves and ends the run, and the same command continues it; "stop"
-    ends the run at its last save. `sleuth train --roll-back` returns to the best checkpoint."""
+def usual_action(alarm: str) -> AlarmAction:
+    """What an alarm does unless a recipe says otherwise."""
+    return "stop" if alarm == "not_finite" else "warn"
 
-    reward_collapse: AlarmAction = "warn"
-    """The reward fell below half of its maximum."""
-    entropy_collapse: AlarmAction = "warn"
-    """The entropy collapsed while the reward is still far below that of the best episodes."""
-    length_runaway: AlarmAction = "warn"
-    """Responses became twice as long without more reward."""
-    tool_abandonment: AlarmAction = "warn"
-    """Episodes stopped searching."""
-    no_signal: AlarmAction = "warn"
-    """The scores differ in no group."""
-    gamed_reward: AlarmAction = "warn"
-    """A known reward hack scores as much as an honest answer."""
-    hollow_thoughts: AlarmAction = "warn"
-    """Thoughts became empty, copied, broken, or independent of their text."""
-    mismatch: AlarmAction = "warn"
-    """Sampler and learner disagree on the log-probabilities of the same tokens."""
-    tiny_updates: AlarmAction = "warn"
-    """Updates are too small to change the stored weights."""
-    not_finite: AlarmAction = "stop"
-    """Loss or gradient is NaN or infinite; "warn" skips that update."""
+
+def _unusual(alarms: dict[Alarm, AlarmAction]) -> dict[Alarm, AlarmAction]:
+    """Without the actions that would be taken anyway, which resolved recipes of former versions name."""
+    return {alarm: action for alarm, action in alarms.items() if action != usual_action(alarm)}
 
 
 EVAL_PREFIX = "eval_"
@@ -189,8 +177,10 @@ class TrainingRecipe(StageFields):
     """Number of resumable checkpoints to keep, newest first, in addition to the best one."""
     milestone_every: PositiveInt | None = None
     """Steps between checkpoints whose weights are never deleted; absent: none."""
-    alarms: AlarmsRecipe = AlarmsRecipe()
-    """What the run does when something goes wrong."""
+    alarms: Annotated[dict[Alarm, AlarmAction], AfterValidator(_unusual)] = Field(default_factory=dict)
+    """What an alarm does, by its name (docs/how-to/runs.md): "off"; "warn" prints it; "pause" saves and ends the run,
+    and the same command continues it; "stop" ends the run at its last save, and `sleuth train --roll-back` returns to
+    the best checkpoint. Absent: "warn", and "stop" of `not_finite`, of which "warn" skips the update."""
     evaluate_every: dict[Name, PositiveInt] = Field(default_factory=dict)
     """Evaluations while the stage trains: by the name of an `evaluate` stage of the recipe, after every so many steps
     and after the last one, `{ trained = 50 }`. A checkpoint is saved at these steps."""
@@ -248,6 +238,10 @@ class TrainingRecipe(StageFields):
     def optimisation(self) -> dict[str, Any]:
         """The optimiser's settings, as `sleuth.learn.optim.Optimisation` takes them."""
         return {"name": self.optimiser, **{key: getattr(self, key) for key in OPTIMISATION}}
+
+    def alarm_action(self, alarm: str) -> AlarmAction:
+        """What an alarm of this name does."""
+        return self.alarms.get(cast(Alarm, alarm), usual_action(alarm))
 
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is saved after `step` steps."""

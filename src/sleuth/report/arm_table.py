@@ -11,7 +11,7 @@ from typing import Any
 from sleuth.evaluation.figures import figure
 from sleuth.evaluation.intervals import UNMEASURED, Measured, minus
 from sleuth.evaluation.paired import Evaluation, measured_of, set_tables
-from sleuth.evaluation.significance import Difference, clusters_for_difference, difference, level
+from sleuth.evaluation.significance import Difference, difference, level
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
 from sleuth.report.run_files import read_object, read_with_sets
 from sleuth.runs.metrics import MetricsFile
@@ -21,17 +21,15 @@ from sleuth.types import SleuthError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmRow:
     """An arm: `figures` over its finished `seeds`, the trained tokens (mean over seeds), and the difference `over` the
-    table's other arm in the first figure. With `needed` texts a difference of that size would be found with a power of
-    0.8. `certified` seeds passed the evaluation's certificate; None without certificates. `stopped` has the claim of
-    the gate at which a seed ended; figures of later stages are over the other seeds. `shorter` has the steps of seeds
-    that were trained for fewer than another one: they are in no figure."""
+    table's other arm in the first figure. `certified` seeds passed the evaluation's certificate; None without
+    certificates. `stopped` has the claim of the gate at which a seed ended; figures of later stages are over the other
+    seeds. `shorter` has the steps of seeds that were trained for fewer than another one: they are in no figure."""
 
     name: str
     seeds: tuple[int, ...]
     figures: Mapping[str, Measured]
     tokens_trained: float
     over: Difference | None
-    needed: int | None
     certified: int | None
     stopped: Mapping[int, str]
     shorter: Mapping[int, int]
@@ -43,7 +41,6 @@ class ArmRow:
             "tokens_trained": self.tokens_trained,
             "figures": {name: figure.as_json() for name, figure in self.figures.items()},
             "over": self.over and self.over.as_json(),
-            "texts_needed": self.needed,
             "certified": self.certified,
             "stopped": {str(seed): claim for seed, claim in self.stopped.items()},
             "shorter": {str(seed): steps for seed, steps in self.shorter.items()},
@@ -76,15 +73,13 @@ def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
         if not done and not arm.stopped:
             continue
         base = arms[wanted.against].evaluations[first] if wanted.against not in (None, name) else {}
-        over, needed = _apart(key, arm.evaluations[first], base)
         rows.append(
             ArmRow(
                 name=name,
                 seeds=tuple(done),
                 figures=_levels(wanted, arm.evaluations),
                 tokens_trained=fmean(arm.tokens[seed] for seed in {**done, **arm.stopped}),
-                over=over,
-                needed=needed,
+                over=_apart(key, arm.evaluations[first], base),
                 certified=_certified(list(done.values())),
                 stopped=arm.stopped,
                 shorter=arm.shorter,
@@ -162,16 +157,12 @@ def _certified(evaluations: Sequence[Evaluation]) -> int | None:
     return sum(given) if given else None
 
 
-def _apart(
-    key: str, ours: Mapping[int, Evaluation], theirs: Mapping[int, Evaluation]
-) -> tuple[Difference | None, int | None]:
-    """Ours minus theirs over shared seeds and texts, and the number of texts that would show such a difference."""
+def _apart(key: str, ours: Mapping[int, Evaluation], theirs: Mapping[int, Evaluation]) -> Difference | None:
+    """Ours minus theirs over shared seeds and texts."""
     seeds = [seed for seed in ours if seed in theirs]
     if not seeds:
-        return None, None
+        return None
     tables = set_tables(key, [[side[seed]["records"] for seed in seeds] for side in (ours, theirs)])
     apart = [[minus(*runs) for runs in zip(one, other, strict=True)] for one, other in tables]  # [set][seed][text]
-    texts = [None if None in of_text else fmean(of_text) for of_text in zip(*apart[0], strict=True)] if apart else []
-    needed = clusters_for_difference(texts) if len(apart) == 1 else None
     sets = tables if len(seeds) == 1 else [[runs, [[0.0] * len(runs[0])]] for runs in apart]
-    return difference(*sets, is_share=figure(key).is_share), needed
+    return difference(*sets, is_share=figure(key).is_share)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import secrets
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 from importlib.resources import files
@@ -43,8 +42,6 @@ from sleuth.report.rollouts_shown import (
     read_tokenizer,
     rollouts_shown,
     step_of,
-    with_files,
-    write_step_files,
 )
 from sleuth.report.run_files import RunFiles, read_run
 from sleuth.report.summary import NAMES, duration, run_facts, run_name, stage_lines, stage_times
@@ -54,9 +51,9 @@ from sleuth.runs.manifest import flat
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 
 
-def write_report(run: Path, *, all_rollouts: bool = False, warn: Callable[[str], object] = lambda line: None) -> Path:
-    """Writes `RUN/report.html` and returns its path; with `all_rollouts`, also all stored episodes in files beside it.
-    Calls `warn` first with a line about files that are not as the run wrote them.
+def write_report(run: Path, *, warn: Callable[[str], object] = lambda line: None) -> Path:
+    """Writes `RUN/report.html` and returns its path. Calls `warn` first with a line about files that are not as the run
+    wrote them.
 
     The page names the parts that the run does not have yet. Raises SleuthError if the folder is not a run or one of its
     files is invalid.
@@ -64,29 +61,18 @@ def write_report(run: Path, *, all_rollouts: bool = False, warn: Callable[[str],
     files = read_run(run)
     if files.warning:
         warn(files.warning)
-    if all_rollouts:
-        write_step_files(files.rollouts, run, read_tokenizer(run) if files.rollouts else None)
-    page = render(files, all_rollouts=all_rollouts)
     report = run / "report.html"
-    write_page(report, page)
+    write_page(report, render(files))
     return report
 
 
-def render(run: RunFiles, *, all_rollouts: bool = False) -> str:
-    """The page of a run as HTML. All text of models and corpora is escaped, in text and in data. With `all_rollouts` it
-    loads the episodes that it does not hold from the files of `write_step_files`; only scripts with its `nonce` may."""
+def render(run: RunFiles) -> str:
+    """The page of a run as HTML. All text of models and corpora is escaped, in text and in data."""
     pool = TextPool()
     values = _values(run, pool)
     shown = rollouts_shown(run.rollouts, pool, values["tokenizer"])
-    opened = opened_at(shown)
-    held = len(shown)
-    if all_rollouts and shown:
-        step = shown[opened[0]]["step"]
-        shown = with_files(shown, run.rollouts)
-        opened = [one["step"] for one in shown].index(step), opened[1]
-    nonce = secrets.token_urlsafe(18) if all_rollouts else ""
-    data = _data(values, pool) | {"rollouts": shown, "opened": opened, "nonce": nonce}
-    return fill("report.html", SCRIPTS, **values, held=held, nonce=nonce, live=False, data=data)
+    data = _data(values, pool) | {"rollouts": shown, "opened": opened_at(shown)}
+    return fill("report.html", SCRIPTS, **values, live=False, data=data)
 
 
 def live_body(run: RunFiles) -> dict[str, Any]:
@@ -98,7 +84,7 @@ def live_body(run: RunFiles) -> dict[str, Any]:
     rollouts = [{"step": step, "of": None, "groups": [], "file": f"rollouts/{step}"} for step in steps]
     data = _data(values, pool) | {"rollouts": rollouts, "opened": (max(0, len(rollouts) - 1), None)}
     template = environment().get_template("body.html")
-    html = template.render(values, data=data, held=0, nonce="", live=True, chart_size=(WIDTH, HEIGHT))
+    html = template.render(values, data=data, live=True, chart_size=(WIDTH, HEIGHT))
     return {"html": without_surrogates(html), "data": data}
 
 

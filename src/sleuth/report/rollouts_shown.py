@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 from sleuth.answers.failures import MODES, failure_mode
 from sleuth.evaluation.figures import figure, is_score
 from sleuth.evaluation.paired import Record
-from sleuth.host.atomic import write_text
 from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.runs.rollouts import SCHEMA, reading
 from sleuth.types import SleuthError
@@ -51,11 +50,6 @@ def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer |
             step["groups"].append(group)
             used += len(json.dumps(group))
     return [step for step in steps if step["groups"]]
-
-
-def rollouts_of(file: Path, pool: TextPool, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
-    """All groups of a step."""
-    return [_group_view(rows, pool, tokenizer) for rows in _grouped(_read_table(file, COLUMNS).to_pylist())]
 
 
 def opened_at(steps: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -181,33 +175,6 @@ def _side_view(record: Record, pool: TextPool) -> dict[str, Any]:
         "segments": [segment_view(segment, pool, None) for segment in record.get("segments", ())],
         "actions": [action_view(action, gold, pool) for action in record.get("actions", ())],
     }
-
-
-FOLDER = "report_rollouts"
-"""Beside the page: every stored episode, a file a step, which it loads when they are chosen. They are scripts, because
-a page that is opened from a folder may load nothing else."""
-
-
-def write_step_files(files: Sequence[Path], run: Path, tokenizer: Tokenizer | None) -> None:
-    """Writes a script for each file of rollouts, unless there is one that is newer."""
-    (run / FOLDER).mkdir(exist_ok=True)
-    for file in files:
-        script = run / step_file(file)
-        if not script.exists() or script.stat().st_mtime <= file.stat().st_mtime:
-            pool = TextPool()
-            step = {"step": step_of(file), "groups": rollouts_of(file, pool, tokenizer), "texts": pool.texts}
-            write_text(script, f"addStep({json.dumps(step, separators=(',', ':'))});\n")
-
-
-def with_files(shown: Sequence[dict[str, Any]], files: Sequence[Path]) -> list[dict[str, Any]]:
-    """All steps, in order: those that the page holds, and empty ones. Each that lacks groups names its `file`."""
-    held = {step["step"]: step for step in shown}
-    steps = [(file, held.get(step_of(file), {"step": step_of(file), "of": None, "groups": []})) for file in files]
-    return [step if len(step["groups"]) == step["of"] else step | {"file": step_file(file)} for file, step in steps]
-
-
-def step_file(file: Path) -> str:
-    return f"{FOLDER}/step-{step_of(file):06d}.js"
 
 
 # -- trajectories ------------------------------------------------------------------------------------------------------

@@ -85,15 +85,14 @@ def index_cost(storage: str, passages: int, width: int = WIDTH) -> IndexCost:
     )
 
 
-def index_plan(passages: int, width: int = 0, encoding: float | None = None) -> tuple[dict[str, Any], list[str]]:
-    """What each storage costs, as JSON and as lines. `encoding` are the seconds of a passage on this machine."""
+def index_plan(passages: int, width: int = 0) -> tuple[dict[str, Any], list[str]]:
+    """What each storage costs, as JSON and as lines."""
     width = width or WIDTH
     costs = {storage: index_cost(storage, passages, width) for storage in RATES}
-    seconds = passages * (encoding or PASSAGE_SECONDS)
-    by = "here, by its first passages" if encoding else "by an encoder of the size of E5-base"
+    seconds = passages * PASSAGE_SECONDS
     lines = [
         f"{passages:,} passages of {width} numbers; hours, and queries a second alone and {TOGETHER} together, are "
-        f"those of one thread; encoding takes {seconds / 3600:,.1f} hours {by}"
+        f"those of one thread; encoding takes {seconds / 3600:,.1f} hours by an encoder of the size of E5-base"
     ]
     lines += [
         f"{storage}: disk {shown(cost.disk)}, while it is built {shown(cost.peak_disk)}; memory {shown(cost.build)} to "

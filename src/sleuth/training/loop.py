@@ -105,7 +105,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
                 trainer.last = as_written(rows[-1]) if rows else {}
                 figures = ranks.broadcast(partial(dict, trainer.step(step)))  # all decide by the row of the first
                 alarms = diagnose([*rows, figures]).items()
-                raised = {name: line for name, line in alarms if getattr(stage.alarms, name) != "off"}
+                raised = {name: line for name, line in alarms if stage.alarm_action(name) != "off"}
                 rows.append(figures | ({"alarms": sorted(raised)} if raised else {}))
                 folder.write_metrics(stage.name, context.first_step + step, rows[-1])
                 bar.advance(note=trainer.note(figures))
@@ -113,7 +113,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
                     folder.say(line)
                 for name, sentence in raised.items():
                     folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")
-                actions = {name: getattr(stage.alarms, name) for name in raised}
+                actions = {name: stage.alarm_action(name) for name in raised}
                 if "stop" in actions.values():
                     raise StoppedByRule(_ending("stop", context, step, actions, checkpoint))
                 pausing = "pause" in actions.values()

@@ -56,12 +56,6 @@ def test_published_scorers_give_what_their_sources_gave(case: str) -> None:
     assert scores == pytest.approx(expected)
 
 
-def test_without_a_mention_in_the_prompt_one_right_answer_is_none_for_search_r1() -> None:
-    transcript = transcript_from_text(chat("Which city is meant?\n"), answered("Paris"))
-    scores = tuple(SCORERS[name].score_transcript(transcript, ("Paris",)) for name in SCORER_NAMES)
-    assert scores == pytest.approx((0, 0.2, 0, 1, 1, 1))  # of the format score, the structure alone
-
-
 END = "<|im_end|>"
 BOXED = f"<think>Hm.</think> <search>q</search> <result>\nLyon\n</result> <think>So.</think> <answer>It is \\boxed{{Paris}}</answer>{END}"  # noqa: E501
 
@@ -89,13 +83,6 @@ def test_research_pays_the_f1_of_the_box_in_a_sound_response_that_ended(case: st
     response, expected = RESEARCH[case]
     transcript = transcript_from_text(chat("Which city?\n"), response)
     assert SCORERS["research"].score_transcript(transcript, ("Paris",)) == pytest.approx(expected)
-
-
-def test_research_reads_a_plain_marker_and_without_one_its_score_is_missing() -> None:
-    assert (
-        SCORERS["research"].score_transcript(transcript_from_text("User: which?\nAssistant:", BOXED), ("Paris",)) == 1.0
-    )
-    assert SCORERS["research"].score_transcript(transcript_from_text("Which?", BOXED), ("Paris",)) is None
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from transcripts import MENTIONS, PROMPT, searched
 
 from sleuth.answers.scorers import SCORERS
-from sleuth.answers.scorers.cases import disagreement_examples
 from sleuth.answers.scorers.scorer import END, correct_answer_score, transcript_from_text, transcript_of
+from sleuth.cli.check_scorer import disagreement_examples
 from sleuth.dialect import DIALECTS
 from sleuth.types import Author, Segment, Trajectory
 

@@ -170,19 +170,6 @@ def test_the_end_token_ends_the_completion_and_stays_out_of_its_text(make_model,
     assert ended.text == decode(tokenizer, unstopped.tokens[: length - 1])
 
 
-def test_a_stream_equals_the_completion(model, tokenizer, words):
-    engine = engine_of(model, tokenizer)
-    sampling = Sampling(max_tokens=15, key=(2,))
-
-    async def collect():
-        return [chunk async for chunk in engine.stream(words(9), sampling)]
-
-    completion, chunks = gather(engine.complete(words(9), sampling), collect())
-    assert tuple(token for chunk in chunks for token in chunk.tokens) == completion.tokens
-    assert "".join(chunk.text for chunk in chunks) == completion.text
-    assert [chunk.stop for chunk in chunks] == [None] * 14 + ["length"]
-
-
 def test_a_closed_stream_or_a_cancelled_request_frees_its_slot_and_its_place(model, tokenizer, words):
     engine = engine_of(model, tokenizer, slots=1)
 
@@ -321,16 +308,6 @@ def test_the_context_never_overflows(model, tokenizer, words):
     assert (full.tokens, full.text, full.stop) == ((), "", "length")
     with pytest.raises(SleuthError, match=r"33 tokens.*32"):
         gather(engine.complete(words(33), Sampling(max_tokens=10)))
-
-
-def test_the_model_is_left_as_it_was(make_model, tokenizer, words):
-    model = make_model().train()
-    attention = model.config._attn_implementation
-    gather(engine_of(model, tokenizer).complete(words(5), Sampling(max_tokens=3)))
-    assert model.training
-    assert model.config._attn_implementation == attention
-    model(torch.tensor([words(5)])).logits.sum().backward()  # and it still learns
-    assert model.lm_head.weight.grad is not None
 
 
 def test_the_last_layer_computes_only_what_the_next_token_is_sampled_after(make_model, tokenizer, words):

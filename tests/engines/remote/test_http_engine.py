@@ -86,38 +86,12 @@ def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, w
         require_same_turns(asked(server, requests), expected)
 
 
-@each_kind
-def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, words, kind):
-    requests = [(words(9), Sampling(max_tokens=12, key=(0, sample))) for sample in range(8)]
-    with serving(model, tokenizer, kind) as server:
-        first, again = asked(server, requests), asked(server, requests)
-    assert [turn.tokens for turn in first] == [turn.tokens for turn in again]
-    assert len({turn.tokens for turn in first}) > 4
-
-
 def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, words):
     requests = [(words(9), Sampling(max_tokens=6, temperature=temperature)) for temperature in (0.5, 1.0)]
     with serving(model, tokenizer, "vLLM") as server:
         cool, warm = asked(server, requests)
     assert cool.logprobs is None
     assert warm.logprobs is not None
-
-
-def test_a_full_context_sends_no_request(model, tokenizer, words):
-    with serving(model, tokenizer, "vLLM") as server:
-        before = [Sampling(max_tokens=9, temperature=0.0)]
-        [full] = asked(server, [(words(CONTEXT), sampling) for sampling in before])
-        count = len(server.bodies)
-        with pytest.raises(SleuthError, match="a prompt of 257 tokens does not fit"):
-            asked(server, [(words(CONTEXT + 1), before[0])])
-    assert (full.tokens, full.stop) == ((), "length")
-    assert count == 1  # what the search for it tried
-
-
-def test_concurrent_requests_stay_within_the_limit(model, tokenizer, words):
-    with serving(model, tokenizer, "SGLang") as server:
-        asked(server, greedy(words), at_once=2)
-    assert server.most_at_once == 2
 
 
 def refused(number: int) -> Response | None:

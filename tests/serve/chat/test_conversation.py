@@ -126,21 +126,6 @@ def test_searches_without_end_end_without_an_answer() -> None:
     assert searched == Searched(query="Ada", passages=())  # nothing was looked up any more
 
 
-def test_usage_counts_what_was_given_and_what_was_written_once_each() -> None:
-    served = agent()
-    events = heard(served)
-    tokens = served.renderer.tokenizer
-    written = (
-        "<think>I look for Ada.</think><search> Ada Voss</search>",
-        "<think>It says Tarn.</think><answer> Tarn</answer>",
-    )
-    assert events[-1].completion_tokens == sum(len(tokens(text).input_ids) for text in written)
-    shown = "Question: Where was Ada Voss born?\n", "\n<information>\n", "\n</information>\n"
-    lines = [f"[{rank}] {passage.title} | {passage.text}" for rank, passage in enumerate(FOUND, 1)]
-    given = sum(len(tokens(text).input_ids) for text in (*shown, *lines)) + 2  # and two line breaks between passages
-    assert events[-1].prompt_tokens == given
-
-
 TO_REFINE = """Question: Where was Ada Voss born?
 Reasoning: I need her birthplace.
 <tool_output>

@@ -97,26 +97,6 @@ def test_an_answer_unfolds_with_its_thoughts_searches_and_citations_and_no_other
     assert browser.complaints == []
 
 
-@needs_chromium
-def test_the_cited_passage_is_shown_by_the_mouse_and_the_keyboard(browser: Browser) -> None:
-    ask(browser, "Where was Ada Voss born?")
-    browser.wait(ENDED)
-    browser.point(".cite")
-    browser.wait(OPEN)
-    assert shown(browser, "#card h3, #card mark, #card .id") == ["Ada Voss", ADA.text, "passage 17"]
-    browser.point("h1")
-    browser.wait(f"!({OPEN})")
-    browser.resize(390, 800)
-    browser.value("document.querySelector('.cite + .cite').focus({ focusVisible: true })")
-    browser.wait(OPEN)
-    box = browser.value("(({left, right, bottom}) => [left, right, bottom])(card.node.getBoundingClientRect())")
-    assert box[0] >= 0
-    assert box[1] <= 390
-    assert box[2] <= 800
-    browser.press("Escape", 27)
-    browser.wait(f"!({OPEN})")
-
-
 LONG = Passage(
     id="30",
     title="Annals of Tarn",
@@ -256,21 +236,6 @@ def test_an_example_is_asked_by_a_click_and_clear_brings_the_examples_back(brows
     browser.point("#clear", click=True)  # stops it too
     browser.wait("running === null")
     assert shown(browser, "article, .problem") == []
-
-
-@needs_chromium
-def test_an_answer_is_copied_with_what_it_cites(browser: Browser) -> None:
-    ask(browser, "Where?")
-    browser.wait(ENDED)
-    browser.value("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
-    browser.point(".copy", click=True)
-    browser.wait("document.querySelector('.copy').textContent === 'Copied'")
-    assert browser.value("window.copied") == "Tarn\n- Ada Voss\n- <b>Tarn</b>"
-    browser.wait("document.querySelector('.copy').textContent === 'Copy'")
-    browser.value("navigator.clipboard.writeText = async () => { throw new Error('not here'); }")
-    browser.value("document.execCommand = () => window.copied = 'refused' && false")
-    browser.point(".copy", click=True)
-    browser.wait("document.querySelector('.copy').textContent.startsWith('Not copied')")
 
 
 @needs_chromium

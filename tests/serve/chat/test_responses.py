@@ -214,24 +214,6 @@ def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, cha
     assert answer.json()["error"]["param"] == next(iter(change))
 
 
-def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
-    neutral = {"tools": [{"type": "web_search"}], "tool_choice": "auto", "top_p": 1, "store": True, "background": False}
-    options = {"reasoning": {"summary": "auto"}, "text": None, "previous_response_id": None}
-    assert asked(client, **neutral, **options)["output"][-1]["content"][0]["text"] == "Tarn"
-
-
-def test_refusals_of_a_question_name_the_field_input() -> None:
-    with served(agent(context=20)) as client:
-        for question in ("why " * 40, "why " * 400):
-            answer = client.post(PATH, json={"input": question})
-            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
-            assert answer.json()["error"]["code"] == "context_length_exceeded"
-    with served(refiner(lambda text, sampling: "<answer></answer>")) as client:
-        answer = client.post(PATH, json={"input": QUESTION})
-        assert answer.status_code == 400
-        assert refused(answer).startswith("input: this model refines search results")
-
-
 def test_a_quotation_is_in_no_event_and_the_passage_that_it_is_from_annotates_the_text() -> None:
     with served(agent(quotes(" <b>is</b>"), dialect="reading")) as client:
         body = asked(client)

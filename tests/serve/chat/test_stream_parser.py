@@ -48,14 +48,6 @@ def test_a_turn_that_begins_inside_a_tag_is_a_query_or_a_thought_from_the_start(
     assert told(["hm</think><answer>Tarn"], before="<think>\n") == [("thought", "hm"), ("draft", "Tarn")]
 
 
-def test_thoughts_of_two_turns_are_separated() -> None:
-    assert told(["<think>one</think><search>x</search>"], ["<search>y</search>"], ["two"]) == [
-        ("thought", "one"),
-        ("query", "xy"),
-        ("thought", "\ntwo"),
-    ]
-
-
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_is_parsed(dialect: str) -> None:
     tags = DIALECTS[dialect]
@@ -109,9 +101,3 @@ def test_a_draft_is_the_answer_that_the_reward_reads(texts: list[str]) -> None:
     said = told(["<answer>", *whole, "</answer>"], dialect="reading")
     assert said == told([f"<answer>{whole}</answer>"], dialect="reading")
     assert "".join(text for _, text in said).strip() == answer["text"].strip()
-
-
-def test_a_quotation_is_ordinary_text_elsewhere_and_in_other_dialects() -> None:
-    assert told(["<search> Ada [Tarn]</search>"], dialect="reading") == [("query", " Ada [Tarn]")]
-    assert told(["so [Tarn]<answer> Ulm"], dialect="reading") == [("thought", "so [Tarn]"), ("draft", " Ulm")]
-    assert told(["<answer> Tarn [Tarn]</answer>"]) == [("draft", " Tarn [Tarn]")]

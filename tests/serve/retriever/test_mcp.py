@@ -176,14 +176,6 @@ def test_no_error_repeats_a_long_argument(loader: IndexLoader) -> None:
         assert len(error_of(called(loader, name, **arguments))) < 300
 
 
-def test_whole_floats_and_odd_text_are_accepted_and_nothing_found_is_no_error(loader: IndexLoader) -> None:
-    found = called(loader, "search", query="lake", k=20.0)
-    assert found.structuredContent is not None
-    assert len(found.structuredContent["passages"]) == 20
-    for query in ("qqqq", "\x00", "\u202e🙂"):
-        assert text_of(called(loader, "search", query=query)) == "nothing found"
-
-
 def test_long_passages_are_cut_and_the_cut_is_told(tmp_path: Path) -> None:
     text = "lake " * 25_000
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "1", "contents": f'"Long"\n{text}'}))
@@ -289,13 +281,6 @@ def test_an_index_that_cannot_be_opened_is_a_line_with_status_2(towns: Path, tmp
         printed = process.stderr.read().decode()
     assert printed.startswith(f"error: {tmp_path}: damaged index")
     assert printed.count("\n") == 1
-
-
-@pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--insecure",), ("--per-client", 3)])
-def test_options_of_http_without_a_port_are_refused(towns: Path, options: tuple[object, ...]) -> None:
-    refused = sleuth("retriever", towns, "--mcp", *options)
-    line = f"error: {options[0]} is for HTTP, and --mcp serves stdin; add --port\n"
-    assert (refused.exit_code, refused.stderr) == (2, line)
 
 
 @pytest.mark.parametrize("options", [(), ("--port", 0)])

@@ -1,6 +1,6 @@
 /** Step, group and sibling: choose, and read what the policy saw and wrote. `load` brings the groups of a step that the
  *  page does not hold, and returns why there are none, or nothing. `signal` ends it. */
-function browseRollouts(load = loadScript, signal = undefined) {
+function browseRollouts(load = undefined, signal = undefined) {
   const state = { step: data.opened[0], group: data.opened[1], sibling: 0 };
   const slider = byId("rollout-step");
   const surprise = byId("rollout-surprise");
@@ -83,18 +83,6 @@ function browseRollouts(load = loadScript, signal = undefined) {
 function telling(step) {
   const scores = (group) => new Set(group.siblings.map((one) => one.score).filter((score) => score !== null));
   return Math.max(0, step.groups.findIndex((group) => scores(group).size > 1));
-}
-
-/** Runs the script of a step, which calls `addStep`. */
-function loadScript(step) {
-  return new Promise((done) => {
-    const script = element("script", { nonce: data.nonce, src: step.file });
-    script.addEventListener("load", () => done(""));
-    script.addEventListener("error", () =>
-      done(step.file + " is not beside this page; `sleuth report RUN --all-rollouts` writes it"),
-    );
-    document.head.append(script);
-  });
 }
 
 /** Adds the groups of a step that the page did not hold; their texts follow those of the page. */
