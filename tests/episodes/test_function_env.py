@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.dialect import dialect_of
+from sleuth.episodes.frames import TextFrame
 from sleuth.episodes.function import FunctionEnv
+from sleuth.episodes.own_object import OwnObject
 from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.own.calls import Caller
 from sleuth.own.functions import load_function
 from sleuth.types import Action, Piece, Reply, Task
 
+SLEUTH = dialect_of("sleuth")
 TASK = Task(id="q", question="how far?", golden_answers=("7",))
 SOURCE = """
 import threading, time
@@ -82,7 +86,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def env(name: str, **parameters: object) -> FunctionEnv:
-    return FunctionEnv(TASK, Caller(load_function(f"played.py:{name}"), seconds=0.3), parameters)
+    own = OwnObject(TASK, Caller(load_function(f"played.py:{name}"), seconds=0.3), parameters)
+    return FunctionEnv(own, TextFrame(SLEUTH), SLEUTH)
 
 
 def turns(made: FunctionEnv, *texts: str) -> list[Reply]:
@@ -127,7 +132,7 @@ def test_an_error_ends_the_episode_as_failed_with_the_reason(folder: Path, text:
     ("name", "reason"),
     [
         ("Broken", "played.py:46: Broken: ValueError: no board"),
-        ("Bare", "which has no method open"),
+        ("Bare", "which has not the methods open and reply, nor reset and step"),
         ("Silent", "open returned no pieces, so that the policy would have no prompt"),
     ],
 )

@@ -54,6 +54,10 @@ class OwnObject:
         """Calls the class or function, with the task if it takes one."""
         self.made = await self.make(*(self.task,) * takes_task(self.make.function), **self.parameters)
 
+    def has(self, *methods: str) -> bool:
+        """Whether it has all of these methods."""
+        return all(callable(getattr(self.made, method, None)) for method in methods)
+
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """What one of its methods returns. Raises UserCodeError with the method's file and line."""
         return await self._caller(method).run(getattr(self.made, method), *arguments, **keywords)
@@ -70,7 +74,7 @@ class OwnObject:
         """What its method `score` or `get_reward`, or its attribute `reward`, says at the end of the episode, without a
         value if that is None, or if it fails, with file and line; None if it has neither."""
         try:
-            if method := next((name for name in SCORES if callable(getattr(self.made, name, None))), None):
+            if method := next(filter(self.has, SCORES), None):
                 found, said = await self.call(method), "returned"
             elif (found := await self._attribute(method := "reward")) is ABSENT:
                 return None
@@ -85,7 +89,7 @@ class OwnObject:
 
     async def close(self) -> None:
         """Lets it close what it opened, if it has a method for that."""
-        if callable(getattr(self.made, "close", None)):
+        if self.has("close"):
             await self.call("close")
 
     def error(self, method: str, message: str) -> UserCodeError:

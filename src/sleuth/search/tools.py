@@ -153,7 +153,7 @@ class ToolEnv(SearchEnv):
     async def _begin(self, own: OwnObject) -> None:
         await own.create()
         self.calls.objects[own.make.function.name] = own.made
-        text = await own.reset() if hasattr(own.made, "reset") else None
+        text = await own.reset() if own.has("reset") else None
         if not isinstance(text, str | None):
             raise own.error("reset", f"returned {shown_value(text)}; expected text that follows the question, or None")
         self._observed = [Piece(text=replace_surrogates(text), quoted=True)] if text else []
