@@ -22,8 +22,8 @@ class StepEnv:
     """One episode in which each turn of the policy is an action. The `frame` makes messages or plain text of
     observations; the score is the sum of the rewards, missing if none of the steps gave one.
 
-    `to_action` makes an action of a turn, which is otherwise its text; what it raises is read by the policy, in place of
-    a step. `to_text` writes an observation, which otherwise has to be text.
+    `to_action` makes an action of a turn, which is otherwise its text; the policy reads what it raises, and no step is
+    made. `to_text` writes an observation, which otherwise has to be text.
     """
 
     def __init__(
