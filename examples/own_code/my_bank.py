@@ -1,4 +1,4 @@
-"""An environment of your own with a database: each episode has a bank of its own in memory. `bank.toml` trains in it."""
+"""An environment of your own with a database: each episode has a bank in memory. `bank.toml` trains in it."""
 
 import sqlite3
 
@@ -9,8 +9,9 @@ class Bank:
 
     def reset(self, accounts: dict, wanted: dict) -> str:
         self.wanted = wanted
-        self.database.execute("CREATE TABLE accounts (owner TEXT PRIMARY KEY, balance INTEGER CHECK (balance >= 0))")
-        self.database.executemany("INSERT INTO accounts VALUES (?, ?)", accounts.items())
+        with self.database as new:
+            new.execute("CREATE TABLE accounts (owner TEXT PRIMARY KEY, balance INTEGER CHECK (balance >= 0))")
+            new.executemany("INSERT INTO accounts VALUES (?, ?)", accounts.items())
         return f" There are accounts of {', '.join(accounts)}."
 
     def balance(self, owner: str) -> int:

@@ -203,7 +203,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[An
     """A server of OpenEnv on the loopback address, and the module of its environment."""
     pytest.importorskip("openenv", reason="`make agents` makes an environment with OpenEnv")
     import uvicorn
-    from openenv.core.env_server import create_fastapi_app
+    from openenv.core.env_server import create_fastapi_app  # pyright: ignore[reportMissingImports]
 
     theirs = module(tmp_path, "openenv_echo", OPENENV, monkeypatch)
     app = create_fastapi_app(theirs.Echo, theirs.Word, theirs.Heard, max_concurrent_envs=EPISODES + 2)
