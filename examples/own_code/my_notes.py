@@ -6,8 +6,25 @@ import re
 
 from sleuth.types import Action, Piece, Reply, StopReason, Task
 
-COLOURS = "red orange yellow green blue purple pink brown black white grey silver golden pale dark striped".split()
-THINGS = "door gate box chest safe drawer".split()
+COLOURS = [
+    "red",
+    "orange",
+    "yellow",
+    "green",
+    "blue",
+    "purple",
+    "pink",
+    "brown",
+    "black",
+    "white",
+    "grey",
+    "silver",
+    "golden",
+    "pale",
+    "dark",
+    "striped",
+]
+THINGS = ["door", "gate", "box", "chest", "safe", "drawer"]
 
 
 def rows(*, seed: int = 0, limit: int = 64):

@@ -24,6 +24,7 @@ from sleuth.rollout import Rollout
 from sleuth.types import Episode, Sampling, Task
 
 EPISODES, TURNS = 200, 12
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_code" / "frozen_lake.py"
 GYMNASIUM = '''
 import gymnasium
 from gymnasium.spaces import Text
@@ -53,12 +54,6 @@ def guess(task, *, most=10):
 
 def guess_as_text(task):
     return guess(task), lambda text: text.removesuffix("</answer>"), str
-
-ACTIONS = ["left", "down", "right", "up"]
-
-def lake(task):
-    env = gymnasium.make("FrozenLake-v1", is_slippery=True, max_episode_steps=8)
-    return env, ACTIONS.index, "You are at field {}.".format
 '''
 OPENENV = '''
 from openenv.core import EnvClient
@@ -184,11 +179,11 @@ def test_200_episodes_of_an_environment_of_gymnasium_with_other_actions_and_obse
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("gymnasium", reason="`make agents` makes an environment with Gymnasium")
-    theirs = module(tmp_path, "gym_lake", GYMNASIUM, monkeypatch)
+    theirs = module(tmp_path, "frozen_lake", EXAMPLE.read_text(), monkeypatch)
     tasks = [Task(id=str(at), question="", info={"seed": at}) for at in range(EPISODES)]
     scripts = actions_of(["down", "right", "right", "left"])
     unread = [["none", *script] for script in scripts]  # "none" is no action, and no step is made
-    episodes = played(tasks, unread, function="gym_lake.py:lake", prompt_role="user")
+    episodes = played(tasks, unread, function="frozen_lake.py:lake", prompt_role="user")
     expected = gymnasium_loop(
         lambda task: theirs.lake(task)[0], tasks, [[*map(theirs.ACTIONS.index, one)] for one in scripts]
     )

@@ -6,7 +6,7 @@ import copy
 import inspect
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sleuth.own.calls import Caller, finite_number, plain, shown_value
@@ -41,14 +41,14 @@ def require_makes(function: UserFunction, parameters: Mapping[str, Any]) -> None
     require_arguments(function, int(takes_task(function)), parameters, f"{function.short_name}(task)")
 
 
+@dataclass(slots=True)
 class OwnObject:
     """An object that `make` makes for one episode, as `made`, by calling the user's class or function."""
 
-    def __init__(self, task: Task, make: Caller, parameters: Mapping[str, Any] | None = None) -> None:
-        self.task = task
-        self.make = make
-        self.parameters = parameters or {}
-        self.made: Any = None
+    task: Task
+    make: Caller
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    made: Any = None
 
     async def create(self) -> None:
         """Calls the class or function, with the task if it takes one."""

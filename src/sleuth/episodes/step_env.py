@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sleuth.dialect import Dialect
@@ -18,6 +19,7 @@ from sleuth.types import Action, Piece, Reply, Score, StopReason
 EXPECTED = "expected (observation, reward, terminated, truncated, info), or a result with observation, reward and done"
 
 
+@dataclass(slots=True)
 class StepEnv:
     """One episode in which each turn of the policy is an action. The `frame` makes messages or plain text of
     observations; the score is the sum of the rewards, missing if none of the steps gave one.
@@ -26,20 +28,12 @@ class StepEnv:
     made. `to_text` writes an observation, which otherwise has to be text.
     """
 
-    def __init__(
-        self,
-        own: OwnObject,
-        frame: Frame,
-        dialect: Dialect,
-        to_action: Callable[[str], Any] | None = None,
-        to_text: Callable[[Any], str] | None = None,
-    ) -> None:
-        self.own = own
-        self.frame = frame
-        self.dialect = dialect
-        self.to_action = to_action
-        self.to_text = to_text
-        self.rewards: list[float | None] = []
+    own: OwnObject
+    frame: Frame
+    dialect: Dialect
+    to_action: Callable[[str], Any] | None = None
+    to_text: Callable[[Any], str] | None = None
+    rewards: list[float | None] = field(default_factory=list)
 
     async def open(self) -> Reply:
         """The first observation. Raises UserCodeError for one that is no text."""
