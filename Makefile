@@ -20,7 +20,9 @@ KERNELS := .venv-kernels/triton-$(TRITON)-installed
 NEWEST := .venv-newest
 OPENAI_AGENTS := 0.24.0
 LANGGRAPH := 1.2.24
-AGENTS := .venv-agents/openai-agents-$(OPENAI_AGENTS)-langgraph-$(LANGGRAPH)-installed
+GYMNASIUM := 1.4.0
+OPENENV := 0.10.0
+AGENTS := .venv-agents/openai-agents-$(OPENAI_AGENTS)-langgraph-$(LANGGRAPH)-openenv-$(OPENENV)-installed
 TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # A process a core and one more (tests/conftest.py), for tiny models gain nothing from a second thread. Each begins with
 # its part of the tests, in their order, so that few fixtures are made twice, and who is done takes from the others. Tests
@@ -89,8 +91,8 @@ servers: $(DEV) $(SERVERS)  ## tests against a real vLLM for CPUs, in an environ
 trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python environment of its own (2 GB)
 	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/trainers
 
-agents: $(AGENTS)  ## agents of the OpenAI Agents SDK and LangGraph, in a Python environment of its own (2 GB)
-	OMP_NUM_THREADS=1 .venv-agents/bin/pytest -m "slow or not slow" tests/episodes/test_agent_frameworks.py
+agents: $(AGENTS)  ## agents of the OpenAI Agents SDK and LangGraph, environments of Gymnasium and OpenEnv, in a Python environment of its own (2 GB)
+	OMP_NUM_THREADS=1 .venv-agents/bin/pytest -m "slow or not slow" tests/episodes/test_agent_frameworks.py tests/episodes/test_environment_packages.py
 
 llama: $(LLAMA)  ## exported models in llama.cpp, in a Python environment of its own, which compiles it
 	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py tests/engines/remote/test_real_llama_cpp.py
@@ -176,7 +178,7 @@ $(AGENTS): pyproject.toml constraints.txt
 	grep -vE '^(mcp|openai)==' constraints.txt > .venv-agents/constraints.txt
 	.venv-agents/bin/pip install -c .venv-agents/constraints.txt torch
 	.venv-agents/bin/pip install -c .venv-agents/constraints.txt -e . pytest openai-agents==$(OPENAI_AGENTS) \
-		langgraph==$(LANGGRAPH) langchain langchain-openai
+		langgraph==$(LANGGRAPH) langchain langchain-openai gymnasium==$(GYMNASIUM) openenv==$(OPENENV)
 	touch $@
 
 # PyPI has llama-cpp-python as source: a C++ compiler has to be there.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ import pytest
 from verb import sleuth
 
 from sleuth.answers.factory import reward_of
+from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.judges.factory import JudgePool
+from sleuth.learn.batch import trajectory_row
+from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.losses import clipped_policy_loss
+from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
-from sleuth.render import Renderer, load_tokenizer
+from sleuth.render import Renderer, encode, load_tokenizer
 from sleuth.rollout import Rollout
-from sleuth.types import Group, Sampling, Task
+from sleuth.types import NO_INFO, Group, Sampling, Task
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "own_code"
@@ -30,6 +35,9 @@ LENGTH = re.compile(r"How many (\w+) are (\d+) (\w+)\?")
 UNITS = {"metres": "m", "kilometres": "km", "centimetres": "cm", "miles": "mi", "feet": "ft", "inches": "in"}
 RECIPES = sorted(file for file in FOLDER.glob("*.toml") if file.stem != "tiny_calculator")
 """All but the one that begins with texts, which has a test of its own."""
+
+
+Turn = Callable[[str, Sampling], str]
 
 
 @pytest.fixture
@@ -43,16 +51,18 @@ def checkout(tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def played(recipe: Path, question: str, golden: str, turns: list[str]) -> Group:
-    """A scored episode of the recipe's environment, in which the policy writes these turns."""
+def played(
+    recipe: Path, question: str, golden: str, turns: list[str] | Turn, info: Mapping[str, Any] = NO_INFO
+) -> Group:
+    """A scored episode of the recipe's environment, in which the policy writes these turns, or what a function does."""
     stage = next(stage for stage in load_recipe(recipe).stage if stage.kind == "grpo")
     tokenizer = load_tokenizer("models/tiny-base")
-    task = Task(id="q", question=question, golden_answers=(golden,))
+    task = Task(id="q", question=question, golden_answers=(golden,), info=info)
     setting = stage.env.setting(tokenizer, [task])
-    script = iter(turns)
+    script = iter([] if callable(turns) else turns)
 
     def turn(text: str, sampling: Sampling) -> str:
-        return next(script)
+        return turns(text, sampling) if callable(turns) else next(script)
 
     rollout = Rollout(
         engine=ScriptedEngine(tokenizer, turn),
@@ -103,6 +113,75 @@ def test_the_calculator_is_called_and_its_result_read(checkout: Path) -> None:
     assert "\n<tool_response>372</tool_response>\n" in trajectory.text
     assert '"name": "calculator"' in trajectory.segments[0].text
     assert group.scores[0].value == 1.0
+
+
+def test_a_transfer_in_the_bank_ends_the_episode_and_is_paid(checkout: Path) -> None:
+    def call(name: str, **arguments: object) -> str:
+        return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+    turns = [
+        call("balance", owner="Ada"),
+        call("transfer", payer="Ada", payee="Bo", amount=500),
+        call("transfer", payer="Ada", payee="Bo", amount=10),
+    ]
+    row = json.loads((FOLDER / "transfers.jsonl").read_text().splitlines()[0])
+    info = {"accounts": row["accounts"], "wanted": row["wanted"]}
+    group = played(Path("examples/own_code/bank.toml"), row["question"], "", turns, info=info)
+    trajectory = group.episodes[0].trajectory
+    refused = "error: Bank.transfer: IntegrityError: CHECK constraint failed: balance >= 0"
+    assert [action.result for action in trajectory.actions] == ["100", refused, "done"]
+    assert trajectory.text.splitlines()[2] == "Move 10 from Ada to Bo. There are accounts of Ada, Bo."
+    assert (trajectory.stop, group.scores[0].value) == ("answered", 1.0)
+
+
+def notes_tasks() -> list[Task]:
+    rows = runpy.run_path(str(FOLDER / "my_notes.py"))["rows"](limit=4)
+    return [
+        Task(
+            id=one["id"], question=one["question"], golden_answers=(*one["golden_answers"],), info={"text": one["text"]}
+        )
+        for one in rows
+    ]
+
+
+def test_a_text_longer_than_the_context_is_read_in_parts_and_answered_from_notes(checkout: Path) -> None:
+    recipe = Path("examples/own_code/notes.toml")
+    tokenizer, task = load_tokenizer("models/tiny-base"), notes_tasks()[1]
+    named = task.question.removeprefix("What is the code of ").removesuffix("?")
+
+    def noted(text: str, sampling: Sampling) -> str:
+        found = re.search(rf"(?i){named} has the code (\d+)", text)
+        return f" <answer>{found[1] if found else text.rpartition('far: ')[2].splitlines()[0]}</answer>"
+
+    group = played(recipe, task.question, task.golden_answers[0], noted, info=task.info)
+    trajectories = group.episodes[0].trajectories
+    assert len(encode(tokenizer, task.info["text"])) > 2 * 384
+    assert max(len(one.tokens) for one in trajectories) < 384
+    assert [one.stop for one in trajectories] == ["rewritten"] * 5 + ["answered"]
+    assert {action.text for action in trajectories[-1].actions} == {"none", task.golden_answers[0]}
+    assert group.scores[0].value == 1.0
+
+
+def test_what_was_sampled_under_a_folded_history_has_the_probabilities_that_the_learner_gives_it(
+    checkout: Path,
+) -> None:
+    model, tokenizer = load_model("models/tiny-base", dtype="float32", device="cpu")
+    stage = load_recipe(Path("examples/own_code/notes.toml")).stage[0]
+    setting = stage.env.setting(tokenizer, notes_tasks())
+    rollout = Rollout(
+        engine=LocalEngine(model, tokenizer, slots=8, context=384),
+        renderer=Renderer(tokenizer, setting.dialect.tags),
+        context=384,
+        temperature=1.0,
+        key=(0,),
+    )
+    groups = asyncio.run(rollout.groups(notes_tasks(), setting.env, samples=2))
+    rows = [trajectory_row(one, 1.0) for group in groups for episode in group.episodes for one in episode.trajectories]
+    assert len(rows) == 8 * 6
+    for row, logprobs in zip(rows, row_logprobs(model, rows, budget=4096), strict=True):
+        assert row.sampler_logprobs is not None
+        assert sum(row.trained) >= 1
+        assert logprobs == pytest.approx(row.sampler_logprobs, abs=1e-4)
 
 
 def test_a_length_is_converted_by_a_server_of_tools(checkout: Path) -> None:

@@ -6,14 +6,19 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from chat_tokenizers import KEEPS, chat_tokenizer
 
+from sleuth.dialect import dialect_of
+from sleuth.episodes.frames import TextFrame
 from sleuth.episodes.function import FunctionEnv
+from sleuth.episodes.own_object import OwnObject
 from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.own.calls import Caller
 from sleuth.own.functions import load_function
-from sleuth.types import Action, Piece, Reply, Task
+from sleuth.types import Action, Piece, Reply, Score, Task
 
-TASK = Task(id="q", question="how far?", golden_answers=("7",))
+SLEUTH = dialect_of("sleuth")
+TASK = Task(id="q", question="how far?", golden_answers=("7",), info={"goal": 4, "seed": 11})
 SOURCE = """
 import threading, time
 from sleuth.types import Action, Piece, Reply
@@ -73,16 +78,59 @@ class Meets(Plain):
         return Reply(done="turns")
 """
 
+STEPS = """
+from types import SimpleNamespace
+
+class Walk:
+    def __init__(self, task):
+        self.place, self.closed = 0, False
+
+    def reset(self, *, seed=None, options=None):
+        return f"at 0, seed {seed}", {}
+
+    def step(self, action):
+        if action == "fall":
+            raise RuntimeError("off the edge")
+        if action in ("pair", "odd end", "odd reward", "number"):
+            odd = {"odd end": ("x", 1.0, "no", False, {}), "odd reward": ("x", float("nan"), False, False, {})}
+            return {"pair": ("x", 1.0), "number": (4, 0.0, False, False, {}), **odd}[action]
+        self.place += len(action)
+        return f"at {self.place}", 0.5, self.place >= 4, self.place == 3, {}
+
+class Results(Walk):
+    def reset(self, **columns):
+        return SimpleNamespace(observation=f"at 0 of {columns['goal']}", reward=None, done=False)
+
+    async def step(self, action):
+        self.place += len(action)
+        return SimpleNamespace(observation=f"at {self.place}", reward=None, done=self.place >= 4)
+
+class Silent(Results):
+    def reset(self):
+        return 7
+
+def typed(task):
+    return Walk(task), {"one": "x", "two": "xx"}.__getitem__, "<{}>".format
+
+def half(task):
+    return Walk(task), str
+
+def bare():
+    return Walk(None)
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "played.py").write_text(SOURCE)
+    (tmp_path / "walked.py").write_text(STEPS)
     return tmp_path
 
 
-def env(name: str, **parameters: object) -> FunctionEnv:
-    return FunctionEnv(TASK, Caller(load_function(f"played.py:{name}"), seconds=0.3), parameters)
+def env(name: str, file: str = "played.py", **parameters: object) -> FunctionEnv:
+    own = OwnObject(TASK, Caller(load_function(f"{file}:{name}"), seconds=0.3), parameters)
+    return FunctionEnv(own, TextFrame(SLEUTH), SLEUTH)
 
 
 def turns(made: FunctionEnv, *texts: str) -> list[Reply]:
@@ -127,7 +175,7 @@ def test_an_error_ends_the_episode_as_failed_with_the_reason(folder: Path, text:
     ("name", "reason"),
     [
         ("Broken", "played.py:46: Broken: ValueError: no board"),
-        ("Bare", "which has no method open"),
+        ("Bare", "which has not the methods open and reply, nor reset and step"),
         ("Silent", "open returned no pieces, so that the policy would have no prompt"),
     ],
 )
@@ -148,3 +196,66 @@ def test_environments_without_async_do_not_wait_for_each_other(folder: Path) -> 
         return await asyncio.gather(*(one.reply("x", "stop") for one in envs))
 
     assert asyncio.run(played()) == [Reply(done="turns")] * 8
+
+
+def walked(name: str, *actions: str) -> tuple[list[str], list[str | None], Score | None]:
+    """What the policy reads after each action, how the episode stands, and its score."""
+
+    async def play() -> tuple[list[Reply], Score | None]:
+        made = env(name, "walked.py")
+        replies = [await made.open(), *[await made.reply(action, "stop") for action in actions]]
+        return replies, await made.score()
+
+    replies, score = asyncio.run(play())
+    return ["".join(piece.text for piece in reply.pieces) for reply in replies], [one.done for one in replies], score
+
+
+def test_an_environment_with_reset_and_step_is_paid_for_each_step_until_it_ends(folder: Path) -> None:
+    shown = ["at 0, seed 11", "at 1", ""]
+    assert walked("Walk", "x", "xxx") == (shown, [None, None, "answered"], Score(value=1.0))
+    assert walked("Walk", "x", "xx") == (shown, [None, None, "turns"], Score(value=1.0))
+    assert walked("bare", "xxxx") == (["at 0, seed 11", ""], [None, "answered"], Score(value=0.5))
+    assert walked("Walk") == (["at 0, seed 11"], [None], Score(value=0.0))
+
+
+def test_a_result_may_be_an_object_whose_steps_give_no_reward(folder: Path) -> None:
+    missing = Score(value=None, note="no step gave a reward")
+    assert walked("Results", "x", "xxx") == (["at 0 of 4", "at 1", ""], [None, None, "answered"], missing)
+
+
+def test_actions_and_observations_may_be_written_by_functions(folder: Path) -> None:
+    texts, ends, score = walked("typed", "one", "three", "two")
+    assert texts == ["<at 0, seed 11>", "<at 1>", "error: 'three'", ""]
+    assert (ends, score) == ([None, None, None, "turns"], Score(value=1.0))
+
+
+EXPECTED = "expected (observation, reward, terminated, truncated, info), or a result with observation, reward and done"
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "reason"),
+    [
+        ("Walk", "fall", "walked.py:13: Walk.step: RuntimeError: off the edge"),
+        ("Walk", "pair", f"walked.py:11: Walk.step: returned a tuple of 2; {EXPECTED}"),
+        ("Walk", "odd end", f"walked.py:11: Walk.step: returned ('x', 1.0, 'no', False, {{}}); {EXPECTED}"),
+        ("Walk", "odd reward", f"walked.py:11: Walk.step: returned ('x', nan, False, False, {{}}); {EXPECTED}"),
+        ("Walk", "number", "walked.py:11: Walk.step: returned an observation that is 4; expected text: return (env"),
+        ("Silent", "", "walked.py:29: Silent.reset: returned an observation that is 7; expected text: return (env"),
+        ("half", "", "walked.py:35: half: made a tuple; expected an environment, or (environment, to_action, to_text)"),
+    ],
+)
+def test_a_step_that_is_none_ends_the_episode_with_file_and_line(
+    folder: Path, name: str, action: str, reason: str
+) -> None:
+    made = env(name, "walked.py")
+    end = turns(made, *([action] if action else []))[-1]
+    assert end.done == "failed"
+    assert end.action is not None
+    assert reason in end.action.failure
+
+
+def test_an_environment_that_writes_its_prompt_takes_no_prompt_role(folder: Path) -> None:
+    table = FunctionEnvRecipe(kind="python", function="played.py:Echo", prompt_role="user")
+    opening = asyncio.run(table.setting(chat_tokenizer(KEEPS), [TASK]).env(TASK).open())
+    assert opening.action is not None
+    assert "played.py:5: Echo: has the methods open and reply, which write the prompt" in opening.action.failure

@@ -37,6 +37,10 @@ class Frame(Protocol):
         """A sentence after a turn without a valid action."""
         ...
 
+    def message(self, turn: str, stop: StopReason, piece: Piece) -> Framed:
+        """What a user, or the world, says after a turn."""
+        ...
+
 
 class TextFrame:
     """One growing text with results between tags after each turn. It begins with the prompt, byte for byte, or with the
@@ -66,6 +70,9 @@ class TextFrame:
     def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
         return Framed(pieces=(Piece(text=text),))
 
+    def message(self, turn: str, stop: StopReason, piece: Piece) -> Framed:
+        return Framed(pieces=(piece,))
+
 
 LINE = (Piece(text="\n"),)
 """Between the results of two calls in one message of a tool."""
@@ -91,20 +98,22 @@ class ChatFrame:
         return list(self._framed(self.template.pieces(self.messages)).pieces)
 
     def results(self, turn: str, stop: StopReason, *results: Sequence[Piece]) -> Framed:
-        return self._tool_answers(turn, stop, results)
+        return self._replied(turn, stop, tool_messages(results, self.template))
 
     def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
-        return self._tool_answers(turn, stop, [(Piece(text=text),)])
+        return self._replied(turn, stop, tool_messages([(Piece(text=text),)], self.template))
 
-    def _tool_answers(self, turn: str, stop: StopReason, answers: Sequence[Sequence[Piece]]) -> Framed:
+    def message(self, turn: str, stop: StopReason, piece: Piece) -> Framed:
+        return self._replied(turn, stop, [Message(role="user", content=tuple(split_off_outer_spaces([piece])))])
+
+    def _replied(self, turn: str, stop: StopReason, messages: Sequence[Message]) -> Framed:
         end = self.template.end if stop == "eos" else ""
-        tools = tool_messages(answers, self.template)
         if self.dialect.frame == "messages":
             written = Piece(text=turn)
-            self.messages += [Message(role="assistant", content=(written,)), *tools]
+            self.messages += [Message(role="assistant", content=(written,)), *messages]
             return self._framed(_without_prefix(end, _pieces_after(written, self.template.pieces(self.messages))))
         written = turn_pieces(turn, self.dialect)
-        self.messages += [Message(role="assistant", content=written), *tools]
+        self.messages += [Message(role="assistant", content=written), *messages]
         history = self.template.pieces(self.messages)
         seen = self.text + turn + end
         if text_of(history).startswith(seen):

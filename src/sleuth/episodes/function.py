@@ -10,65 +10,86 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from sleuth.dialect import dialect_of
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.dialect import Dialect, dialect_of
+from sleuth.episodes.frames import ChatFrame, Frame, TextFrame
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
+from sleuth.episodes.own_object import OwnObject, require_makes
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec
-from sleuth.episodes.setting import Setting
+from sleuth.episodes.setting import Setting, template_of
+from sleuth.episodes.step_env import StepEnv
 from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.host.escapes import replace_surrogates
-from sleuth.own.calls import THREADS, Caller
-from sleuth.own.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved, sources_of
+from sleuth.own.calls import THREADS, Caller, shown_value
+from sleuth.own.functions import UserCodeError, load_function, merged_sources, resolved, sources_of
 from sleuth.recipe.draft import read_toml
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.problems import tables_in
 from sleuth.recipe.schedule import scheduled
-from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, SleuthError, StopReason, Task
+from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, Score, SleuthError, StopReason, Task
 
 ENDS = (None, "answered", "turns", "length", "failed")
 """What `Reply.done` may be."""
 
 
 class FunctionEnv:
-    """An environment of the user, made by `make(task, **parameters)`, for one episode.
+    """An environment of the user, which a class or function makes, for one episode: one with `open` and `reply`, or one
+    with `reset` and `step`, whose observations the `frame` formats.
 
     If it raises, takes too long or returns no valid reply, the episode ends with the stop reason `failed`, so that its
     score is missing; the `failure` of the last action is the reason, with the user's file and line. Its methods may be
     asynchronous or not.
     """
 
-    def __init__(self, task: Task, make: Caller, parameters: Mapping[str, Any]) -> None:
-        self.task = task
-        self.make = make
-        self.parameters = parameters
-        self.env: Any = None
+    def __init__(self, own: OwnObject, frame: Frame, dialect: Dialect) -> None:
+        self.own = own
+        self.frame = frame
+        self.dialect = dialect
+        self.steps: StepEnv | None = None
 
     async def open(self) -> Reply:
-        """The user's first reply."""
+        """The user's first reply, or the first observation."""
+        own, error = self.own, self.own.make.function.error
         try:
-            self.env = await self.make(self.task, **self.parameters)
-            for method in ("open", "reply"):
-                if not callable(getattr(self.env, method, None)):
-                    raise self.make.function.error(f"made {self.env!r}, which has no method {method}")
-            return self._checked(await self.make.run(self.env.open), "open")
+            await own.create()
+            own.made, *writers = own.made if isinstance(own.made, tuple) and own.made else (own.made,)
+            if len(writers) not in (0, 2) or not all(map(callable, writers)):
+                raise error("made a tuple; expected an environment, or (environment, to_action, to_text)")
+            if own.has("open", "reply"):
+                if isinstance(self.frame, ChatFrame):
+                    raise error("has the methods open and reply, which write the prompt: prompt_role has no effect")
+                return self._checked(await own.make.run(own.made.open), "open")
+            if not own.has("reset", "step"):
+                raise error(
+                    f"made {shown_value(own.made)}, which has not the methods open and reply, nor reset and step"
+                )
+            self.steps = StepEnv(own, self.frame, self.dialect, *writers)
+            return await self.steps.open()
+        except UserCodeError as failure:
+            return failed(failure)
+
+    async def reply(self, text: str, stop: StopReason) -> Reply:
+        """The user's reply to a turn, or the next observation."""
+        try:
+            if self.steps is not None:
+                return await self.steps.reply(text, stop)
+            return self._checked(await self.own.make.run(self.own.made.reply, text, stop), "reply")
         except UserCodeError as error:
             return failed(error)
 
-    async def reply(self, text: str, stop: StopReason) -> Reply:
-        """The user's reply to a turn."""
-        try:
-            return self._checked(await self.make.run(self.env.reply, text, stop), "reply")
-        except UserCodeError as error:
-            return failed(error)
+    async def score(self) -> Score | None:
+        """The sum of the rewards of its steps, or the score that it gives itself."""
+        return await self.own.score() if self.steps is None else self.steps.score()
 
     async def close(self) -> None:
         """Lets the user's environment close what it opened, if it has a method for that."""
-        if callable(close := getattr(self.env, "close", None)):
-            with suppress(UserCodeError):  # the episode has ended
-                await self.make.run(close)
+        with suppress(UserCodeError):  # the episode has ended
+            await self.own.close()
 
     def _checked(self, reply: Any, method: str) -> Reply:
-        error = self.make.function.error
+        error = self.own.make.function.error
         if not isinstance(reply, Reply):
             raise error(f"{method} returned {repr(reply)[:60]}; expected a sleuth.types.Reply")
         if not isinstance(reply.pieces, tuple) or not all(isinstance(piece, Piece) for piece in reply.pieces):
@@ -110,7 +131,13 @@ class FunctionSetting(Setting):
     longest_answer_key: ClassVar[str] = "what the environment's `open` writes"
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
-        return FunctionEnv(task, self.make, self.parameters)
+        return FunctionEnv(OwnObject(task, self.make, self.parameters), self.frame(), self.dialect)
+
+    def frame(self) -> Frame:
+        """Of an environment with `reset` and `step`: messages, or plain text."""
+        if self.template is None:
+            return TextFrame(self.dialect)
+        return ChatFrame(replace(self.dialect, frame="conversation"), self.prompt_role, self.template)
 
     @property
     def longest_answer(self) -> int:
@@ -123,23 +150,27 @@ class FunctionSetting(Setting):
         return ""
 
 
-def function_setting(env: FunctionEnvRecipe) -> FunctionSetting:
-    """The user's class. Raises UserCodeError if there is none, or if it cannot be called with a task."""
+def function_setting(env: FunctionEnvRecipe, tokenizer: PreTrainedTokenizerFast | None) -> FunctionSetting:
+    """The user's class or function. Raises UserCodeError if there is none, or if it cannot be called with a task, or
+    without, and the parameters."""
     function = load_function(env.function, env.files)
-    require_arguments(function, 1, env.parameters, f"{function.short_name}(task)")
+    require_makes(function, env.parameters)
+    dialect = replace(dialect_of(env.dialect), turn_tokens=env.turn_tokens)
     return FunctionSetting(
-        dialect=dialect_of(env.dialect),
+        dialect=dialect,
         prompt_name="",
         prompt="",
-        prompt_role="raw",
-        template=None,
+        prompt_role=env.prompt_role,
+        template=template_of(env, dialect, tokenizer) if env.prompt_role == "user" else None,
         own_code=env_code_in(env),
         parameters=env.parameters,
         make=Caller(function, seconds=env.seconds, delays_engine=True, at_once=THREADS),
     )
 
 
-def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> FunctionSetting:
+def trained_setting(
+    card: ProtocolCard, model: str, changes: Sequence[str], tokenizer: PreTrainedTokenizerFast | None = None
+) -> FunctionSetting:
     """The environment of the user in which a checkpoint was trained. Its module is where the recipe of the run has it,
     or in the current folder. Raises SleuthError if it may not be imported, is not there or has changed, and for
     `changes` of how the model is asked."""
@@ -152,9 +183,15 @@ def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> F
         function = load_function(place := _trained_place(Path(model), name))
         files = tuple(Path(file) for file in env.sources if file not in function.sources)
         table = FunctionEnvRecipe(
-            kind="python", function=place, parameters=env.parameters, files=files, dialect=card.dialect.name
+            kind="python",
+            function=place,
+            parameters=env.parameters,
+            files=files,
+            dialect=card.dialect.name,
+            prompt_role="raw" if card.prompt_role == "raw" else "user",
+            template_flags=card.template_flags,
         )
-        setting = function_setting(table)
+        setting = function_setting(table, tokenizer)
     except SleuthError as error:
         raise SleuthError(f"{model}: was trained in {name}: {error}") from None
     if changed := code_differences({"env": env}, {"env": setting.own_code or env}):

@@ -214,7 +214,7 @@ def _with_logprobs(trajectory: Trajectory) -> Trajectory:
 
 
 def require_environment(trial: Group) -> None:
-    """Raises SleuthError with the reason if an environment failed in a trial."""
+    """Raises SleuthError with the reason if an environment failed in a trial, or could not give its score."""
     for episode in trial.episodes:
-        if (failed := failed_score(episode)) is not None:
+        if (failed := failed_score(episode) or episode.trajectory.score) is not None and failed.note:
             raise SleuthError(failed.note)

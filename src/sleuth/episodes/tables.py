@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from sleuth.dialect import Dialect, dialect_of
-from sleuth.recipe.envs import EnvFields
+from sleuth.recipe.envs import EnvFields, RenderedEnvFields
 from sleuth.recipe.strict import FilePath, FunctionName, Row
 from sleuth.types import Task
 
@@ -34,6 +34,10 @@ class OwnEnvFields(EnvFields):
     """The dialect whose tags rewards such as "answer" read; the environment itself may use any."""
     seconds: PositiveFloat = 60.0
     """Timeout of each of its methods in seconds; then the score of the episode is missing."""
+    turn_tokens: PositiveInt = 512
+    """Maximum number of tokens that the policy writes in one turn; a `Reply` of your own has its own limit."""
+    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Extra variables for the chat template, such as `{ enable_thinking = false }`."""
 
     def plain_dialect(self) -> Dialect:
         return dialect_of(self.dialect)
@@ -42,16 +46,20 @@ class OwnEnvFields(EnvFields):
         return (self.function,)
 
 
-class FunctionEnvRecipe(OwnEnvFields):
-    """An environment of your own: a class with the methods `open` and `reply` of `sleuth.types.Env`
-    (docs/how-to/own_code.md)."""
+class FunctionEnvRecipe(OwnEnvFields, RenderedEnvFields):
+    """An environment of your own, with the methods `open` and `reply` of `sleuth.types.Env`, or `reset` and `step`, as
+    those of Gymnasium and OpenEnv (docs/how-to/own_code.md)."""
 
+    turn_key: ClassVar[str] = ""  # a `Reply` has its own limit, and a turn ends where the context does
     kind: Literal["python"]
+    prompt_role: Literal["raw", "user"] = "raw"
+    """How the observations of an environment with `reset` and `step` are rendered: as plain text ("raw"), or each as a
+    message of the user in the model's chat template."""
 
     def setting(self, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> FunctionSetting:
         from sleuth.episodes.function import function_setting
 
-        return function_setting(self)
+        return function_setting(self, tokenizer)
 
 
 class AgentEnvRecipe(OwnEnvFields):
@@ -67,10 +75,6 @@ class AgentEnvRecipe(OwnEnvFields):
     """Seconds that the agent may take between a turn of the policy and its next request; then the score is missing."""
     calls: PositiveInt = 32
     """Maximum number of requests of an episode; one more, and its score is missing."""
-    turn_tokens: PositiveInt = 512
-    """Maximum number of tokens that the policy writes for one request."""
-    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Extra variables for the chat template, such as `{ enable_thinking = false }`."""
 
     def setting(self, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> AgentSetting:
         from sleuth.episodes.agent import agent_setting

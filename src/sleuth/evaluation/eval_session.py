@@ -250,13 +250,16 @@ def open_eval_session(
                 f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
                 f"start; {instead} a recipe with an `evaluate` stage whose env names it"
             )
-        own = trained_setting(card, model, [name for name, value in asdict(overrides).items() if value])
+        changes = [name for name, value in asdict(overrides).items() if value]
+        own = trained_setting(card, model, changes)  # raises before the weights are loaded
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
         max_positions, notes = context_of(loaded), []
+    if own is not None and card is not None:
+        own = trained_setting(card, model, (), tokenizer)
     if carried is not None and not has_checksums(Path(model)):
         notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
     if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):

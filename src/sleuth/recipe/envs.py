@@ -106,7 +106,6 @@ class RenderedEnvFields(EnvFields):
     """An environment whose prompt may be a chat message."""
 
     if TYPE_CHECKING:
-        prompt: Any
         prompt_role: Any
         template_flags: Any
         """Set by each class."""
