@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,9 @@ from sleuth.episodes.tables import AgentEnvRecipe
 from sleuth.learn.batch import trajectory_row
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import load_model
+from sleuth.own.commands import load_command
+from sleuth.own.functions import UserCodeError
+from sleuth.own.permission import CODE, CodeRefusedError
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
@@ -193,17 +197,60 @@ def stranger(task, base_url, api_key):
     return httpx.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": "Bearer x"}).json()["error"]
 '''
 
+PROGRAM = """
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+how, task = sys.argv[1], json.load(sys.stdin)
+
+
+def asked(text):
+    body = {"model": "policy", "messages": [{"role": "user", "content": text}]}
+    head = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head)) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+
+
+said = asked(task["question"])
+print("noise")
+if how == "stays":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print(os.getpid(), child.pid, file=open("pids", "w"))
+    time.sleep(60)
+if how == "leaves a child":
+    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, file=open("pids", "w"))
+if how == "raises":
+    raise ValueError("no idea")
+if how == "exits":
+    sys.exit(3)
+results = {
+    "answers": {"answer": said},
+    "scores": {"score": task["info"]["worth"]},
+    "leaves a child": {"score": 0.5},
+    "both": {"score": 1, "answer": "42"},
+}
+if how in results:
+    print(json.dumps(results[how]))
+print()
+"""
+
 
 @pytest.fixture
 def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentSetting]:
     """The setting of one of the agents above."""
     (tmp_path / "agents_of_test.py").write_text(AGENTS)
+    (tmp_path / "program.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
 
     def setting(name: str, template: str = KEEPS, **keys: Any) -> AgentSetting:
-        recipe = AgentEnvRecipe.model_validate(
-            {"kind": "agent", "function": f"agents_of_test.py:{name}", "seconds": 10.0, **keys}
-        )
+        program = name.startswith("python ")
+        named = {"command": name} if program else {"function": f"agents_of_test.py:{name}"}
+        recipe = AgentEnvRecipe.model_validate({"kind": "agent", "seconds": 20.0 if program else 10.0, **named, **keys})
         return agent_setting(recipe, chat_tokenizer(template))
 
     return setting
@@ -225,7 +272,7 @@ def played(setting: AgentSetting, *turns: str, episodes: int = 1, context: int =
         temperature=1.0,
         key=(0,),
     )
-    task = Task(id="q", question="Double 21, please.", golden_answers=("42",))
+    task = Task(id="q", question="Double 21, please.", golden_answers=("42",), info={"worth": 0.25})
     [group] = asyncio.run(rollout.groups([task], setting.env, samples=episodes))
     return list(group.episodes)
 
@@ -453,3 +500,84 @@ def test_what_an_agent_sampled_has_the_probabilities_that_the_learner_gives_it(
         assert row.sampler_logprobs is not None
         assert sum(row.trained) >= 1
         assert logprobs == pytest.approx(row.sampler_logprobs, abs=1e-4)
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "score"), [("answers", 1.0), ("scores", 0.25)])
+def test_a_command_plays_and_its_last_line_is_its_result(
+    how: str, score: float, agents: Callable[..., AgentSetting]
+) -> None:
+    setting = agents(f"python program.py {how}")
+    assert setting.own_code is not None
+    assert [*setting.own_code.sources] == ["program.py"]
+    episodes = played(setting, "42<|im_end|>", episodes=2)
+    assert [agent_score(episode, setting.dialect) for episode in episodes] == [score, score]
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("raises", "ended with status 1: program.py:29: ValueError: no idea"),
+        ("exits", "ended with status 3"),
+        ("forgets", "printed 'noise' as its last line; expected {"),
+        ("both", 'printed \'{"score": 1, "answer": "42"}\' as its last line; expected {'),
+    ],
+)
+def test_a_command_that_goes_wrong_has_no_score_and_says_why(
+    how: str, reason: str, agents: Callable[..., AgentSetting]
+) -> None:
+    [episode] = played(agents(f"python program.py {how}"), "42<|im_end|>")
+    assert episode.trajectory.stop == "failed"
+    assert f"python program.py {how}: {reason}" in episode.trajectory.actions[-1].failure
+
+
+@pytest.mark.parametrize(
+    ("how", "keys", "stop"), [("stays", {"seconds": 3.0}, "failed"), ("'leaves a child'", {}, "answered")]
+)
+def test_no_process_of_a_command_outlives_its_episode(
+    how: str, keys: dict[str, Any], stop: str, agents: Callable[..., AgentSetting]
+) -> None:
+    [episode] = played(agents(f"python program.py {how}", **keys), "42<|im_end|>")
+    assert episode.trajectory.stop == stop
+    until = time.monotonic() + 10
+    pids = Path("pids").read_text().split()
+    while any(map(is_running, pids)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [pid for pid in pids if is_running(pid)] == []
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process runs; one that waits to be read by its parent does not."""
+    status = Path("/proc", pid, "stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({}, "function or command: name one of them"),
+        ({"function": "a:b", "command": "python a.py"}, "function or command: name one of them"),
+        ({"command": "python a.py", "parameters": {"a": 1}}, "parameters are for a function"),
+    ],
+)
+def test_an_agent_is_a_function_or_a_command(keys: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        AgentEnvRecipe.model_validate({"kind": "agent", **keys})
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("", "there is no program ''"),
+        ("pyton agent.py", "there is no program 'pyton'"),
+        ("python absent.py", "absent.py: no such file"),
+        ("python 'absent.py", "No closing quotation"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_refused_before_the_run(command: str, reason: str) -> None:
+    with pytest.raises(UserCodeError, match=re.escape(reason)):
+        load_command(command)
+    with CODE.refusing(", which --no-code refuses"), pytest.raises(CodeRefusedError, match="starts python"):
+        load_command("python -V")

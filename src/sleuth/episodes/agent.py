@@ -12,7 +12,6 @@ import json
 import math
 import secrets
 import socket
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,17 +22,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialect import dialect_of
+from sleuth.episodes.agent_answers import chat_answer, response_answer
 from sleuth.episodes.agent_messages import (
     MODEL,
     Asked,
     BadRequestError,
     History,
     Turn,
+    Usage,
     chat_request,
     response_request,
 )
@@ -43,6 +44,7 @@ from sleuth.episodes.protocol import AGENT
 from sleuth.episodes.setting import Setting
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import Caller, delaying_engine, finite_number, shown_value
+from sleuth.own.commands import load_command
 from sleuth.own.functions import UserCodeError, load_function, require_arguments
 from sleuth.rollout import EPISODES_AT_ONCE
 from sleuth.types import Action, Env, EpisodeKey, Reply, SleuthError, StopReason, Task
@@ -54,7 +56,6 @@ MAX_BODY = 16 * 2**20
 """Bytes of a request."""
 ENDED = "the episode has ended"
 TOGETHER = "; the policy writes when all agents have asked, so none may wait for another or block its event loop"
-Json = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +81,9 @@ class AgentEnv:
         self.calls = 0
         self.pending: Pending | None = None
         self.last: Turn | None = None
+        self._key = ""
+        self._agent: asyncio.Future[Any] | None = None
+        self._used = Usage()
         self._received: list[Pending] = []
         self._ended = False
         self._lock = Lock()  # of the two above, which the thread of the endpoint reads too
@@ -93,14 +97,20 @@ class AgentEnv:
         self._agent = asyncio.ensure_future(call)
         return await self._next()
 
+    def count_tokens(self, prompt: int, completion: int) -> None:
+        """The tokens that the policy read for the turn that is replied to next, and those that it wrote."""
+        self._used = Usage(prompt=prompt, completion=completion)
+
     async def reply(self, text: str, stop: StopReason) -> Reply:
         assert self.pending is not None  # a turn answers a request
-        self.last = self.history.written(text, stop)
+        self.last = replace(self.history.written(text, stop), usage=self._used)
         self.pending.answer.set_result(self.last)
         return await self._next()
 
     async def close(self) -> None:
         """Ends the agent, whose requests get no answer any more."""
+        if self._agent is None:  # it did not open
+            return
         endpoint_of_process().remove(self._key)
         with self._lock:
             self._ended = True
@@ -120,27 +130,29 @@ class AgentEnv:
 
     async def _next(self) -> Reply:
         """The reply that the agent's next request is, or the end of the episode."""
-        with delaying_engine():  # else it would go on with other batches in each run
-            request = asyncio.ensure_future(self._requests.get())
-            await asyncio.wait(
-                {request, self._agent}, timeout=self.setting.seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-        if self._agent.done():
-            request.cancel()
-            return self._end()
-        if not request.done():
-            request.cancel()
-            late = f"neither asked nor returned within {self.setting.seconds:g} seconds"
-            return failed(self.setting.make.function.error(f"{late}{TOGETHER}"))
-        self.pending = request.result()
-        self.calls += 1
-        if self.calls > self.setting.calls:
-            return failed(self.setting.make.function.error(f"asked more than calls = {self.setting.calls} times"))
-        try:
-            framed = self.history.framed(self.pending.asked)
-        except (SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
-            self.pending.answer.set_exception(BadRequestError(str(error)))
-            return await self._next()
+        assert self._agent is not None
+        while True:
+            with delaying_engine():  # else it would go on with other batches in each run
+                request = asyncio.ensure_future(self._requests.get())
+                await asyncio.wait(
+                    {request, self._agent}, timeout=self.setting.seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+            if self._agent.done():
+                request.cancel()
+                return self._end(self._agent)
+            if not request.done():
+                request.cancel()
+                late = f"neither asked nor returned within {self.setting.seconds:g} seconds"
+                return failed(self.setting.make.function.error(f"{late}{TOGETHER}"))
+            self.pending = request.result()
+            self.calls += 1
+            if self.calls > self.setting.calls:
+                return failed(self.setting.make.function.error(f"asked more than calls = {self.setting.calls} times"))
+            try:
+                framed = self.history.framed(self.pending.asked)
+                break
+            except (SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
+                self.pending.answer.set_exception(BadRequestError(str(error)))
         limit = self.setting.turn_tokens
         return Reply(
             pieces=framed.pieces,
@@ -160,10 +172,10 @@ class AgentEnv:
         text = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
         return Action(kind="call", text=text, result="\n".join(found) if found else None)
 
-    def _end(self) -> Reply:
+    def _end(self, agent: asyncio.Future[Any]) -> Reply:
         function = self.setting.make.function
         try:
-            returned = self._agent.result()
+            returned = agent.result()
             if self.last is None:
                 raise function.error("returned without asking the model")
             if isinstance(returned, str):
@@ -212,8 +224,11 @@ class AgentSetting(Setting):
 def agent_setting(env: AgentEnvRecipe, tokenizer: PreTrainedTokenizerFast | None) -> AgentSetting:
     """The user's agent. Raises UserCodeError if there is none, or if it cannot be called with a task, a URL and a
     key."""
-    function = load_function(env.function, env.files)
-    require_arguments(function, 3, env.parameters, f"{function.short_name}(task, base_url, api_key)")
+    if env.function is None:
+        function = load_command(env.command or "", env.files)
+    else:
+        function = load_function(env.function, env.files)
+        require_arguments(function, 3, env.parameters, f"{function.short_name}(task, base_url, api_key)")
     return AgentSetting(
         dialect=replace(dialect_of(env.dialect), turn_tokens=env.turn_tokens),
         prompt_name=AGENT,
@@ -273,12 +288,12 @@ class Endpoint:
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def _chat(self, request: Any) -> Any:
-        return await self._answered(request, chat_request, chat_completion, chat_chunks)
+        return await self._answered(request, chat_request, chat_answer)
 
     async def _respond(self, request: Any) -> Any:
-        return await self._answered(request, response_request, response_object, response_events)
+        return await self._answered(request, response_request, response_answer)
 
-    async def _answered(self, request: Any, read: Any, whole: Any, pieces: Any) -> Any:
+    async def _answered(self, request: Any, read: Any, answer: Any) -> Any:
         env = self._episodes.get(request.headers.get("authorization", "").removeprefix("Bearer "))
         if env is None:
             return _refused(401, "no episode under way has this key: use the api_key that the agent was called with")
@@ -293,12 +308,7 @@ class Endpoint:
             return _refused(400, str(error))
         except (AttributeError, TypeError) as error:
             return _refused(400, f"the body has not the form of OpenAI's API: {error}")
-        answer = whole(turn)
-        if body.get("stream"):
-            lines = [_event(event) for event in pieces(answer)]
-            done = [] if "output" in answer else ["data: [DONE]\n\n"]
-            return Response("".join([*lines, *done]), media_type="text/event-stream")
-        return JSONResponse(answer)
+        return answer(turn, body, MODEL)
 
 
 @cache
@@ -318,78 +328,3 @@ async def _body(request: Any) -> bytes:
 
 def _refused(status: int, reason: str) -> Any:
     return JSONResponse({"error": {"message": reason, "type": "invalid_request_error"}}, status_code=status)
-
-
-def _event(event: Json) -> str:
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event)}\n\n"
-
-
-def chat_completion(turn: Turn) -> Json:
-    """A turn as the answer of chat completions."""
-    message: Json = {"role": "assistant", "content": turn.text or (None if turn.calls else "")}
-    if turn.thought:
-        message["reasoning_content"] = turn.thought
-    if turn.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in turn.calls
-        ]
-    reason = "length" if turn.stop == "length" else "tool_calls" if turn.calls else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
-    head = {"id": f"chatcmpl-{secrets.token_hex(8)}", "object": "chat.completion", "created": int(time.time())}
-    return {**head, "model": MODEL, "choices": [choice]}
-
-
-def chat_chunks(answer: Json) -> list[Json]:
-    """The same as a stream: one chunk of all that was written, and one of why it ended."""
-    [choice] = answer["choices"]
-    delta = dict(choice["message"])
-    if calls := delta.get("tool_calls"):
-        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
-    head = {**answer, "object": "chat.completion.chunk"}
-    ends = ((delta, None), ({}, choice["finish_reason"]))
-    return [{**head, "choices": [{"index": 0, "delta": part, "finish_reason": end}]} for part, end in ends]
-
-
-def response_object(turn: Turn) -> Json:
-    """A turn as the answer of responses."""
-    name = secrets.token_hex(8)
-    output: list[Json] = []
-    if turn.text or not turn.calls:
-        content = [{"type": "output_text", "text": turn.text, "annotations": []}]
-        output.append(
-            {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed", "content": content}
-        )
-    for call in turn.calls:
-        function = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
-        output.append({"type": "function_call", "id": f"fc_{name}_{call.id}", **function})
-    cut = turn.stop == "length"
-    return {
-        "id": f"resp_{name}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "model": MODEL,
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "error": None,
-        "output": output,
-        "tools": [],
-        "tool_choice": "auto",
-        "parallel_tool_calls": True,
-    }
-
-
-def response_events(answer: Json) -> list[Json]:
-    """The same as a stream of events."""
-    events: list[Json] = [{"type": "response.created", "response": {**answer, "output": [], "status": "in_progress"}}]
-    for at, item in enumerate(answer["output"]):
-        events.append({"type": "response.output_item.added", "output_index": at, "item": item})
-        for part in item.get("content", ()):
-            place = {"item_id": item["id"], "output_index": at, "content_index": 0, "logprobs": []}
-            events.append({"type": "response.output_text.delta", "delta": part["text"], **place})
-            events.append({"type": "response.output_text.done", "text": part["text"], **place})
-        events.append({"type": "response.output_item.done", "output_index": at, "item": item})
-    end = "response.incomplete" if answer["status"] == "incomplete" else "response.completed"
-    events.append({"type": end, "response": answer})
-    return [{**event, "sequence_number": at} for at, event in enumerate(events)]

@@ -70,6 +70,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens that the policy read for a turn, and wrote in it, the token that ends it included."""
+
+    prompt: int = 0
+    completion: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A turn of the policy as an agent gets it: its text without thought and calls."""
 
@@ -77,6 +85,7 @@ class Turn:
     thought: str
     calls: tuple[Call, ...]
     stop: StopReason
+    usage: Usage = Usage()
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

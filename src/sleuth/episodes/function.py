@@ -17,6 +17,7 @@ from sleuth.episodes.setting import Setting
 from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller
+from sleuth.own.commands import load_command
 from sleuth.own.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved, sources_of
 from sleuth.recipe.draft import read_toml
 from sleuth.recipe.envs import EnvFields
@@ -190,7 +191,10 @@ def own_code_of(names: Sequence[str], parameters: Mapping[str, Any], files: Sequ
 
 
 def env_code_in(env: EnvFields) -> OwnCode | None:
-    """The record of the functions that an environment calls; None for our environments."""
+    """The record of the functions that an environment calls, or of the command; None for our environments."""
+    if (command := getattr(env, "command", None)) is not None:
+        loaded = load_command(command, getattr(env, "files", ()))
+        return OwnCode(functions=(command,), parameters={}, sources=dict(loaded.sources))
     if not env.functions() and not env.tool_servers():
         return None
     code = own_code_of(env.functions(), getattr(env, "parameters", {}), getattr(env, "files", ()))
