@@ -327,7 +327,7 @@ def test_a_history_that_an_agent_rewrites_starts_a_new_trajectory_under_one_scor
     [
         ("endless", {"calls": 3}, "endless: asked more than calls = 3 times"),
         ("asleep", {"seconds": 0.2}, "asleep: neither asked nor returned within 0.2 seconds"),
-        ("mistaken", {}, "model = 'gpt-5': the model that is trained is named 'policy'"),
+        ("mistaken", {}, "model = 'gpt-5': the model here is named 'policy'"),
         ("silent", {}, "silent: returned without asking the model"),
         ("returns_nothing", {}, "returns_nothing: returned None; expected an answer (text) or a score (a number)"),
         ("stranger", {}, "stranger: returned"),

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -33,6 +33,7 @@ from sleuth.episodes.agent_messages import (
     Asked,
     BadRequestError,
     History,
+    Said,
     Turn,
     Usage,
     chat_request,
@@ -40,7 +41,7 @@ from sleuth.episodes.agent_messages import (
 )
 from sleuth.episodes.chat_template import KEPT, ChatTemplate
 from sleuth.episodes.function import env_code_in, failed
-from sleuth.episodes.protocol import AGENT
+from sleuth.episodes.protocol import AGENT, ProtocolCard
 from sleuth.episodes.setting import Setting
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import Caller, delaying_engine, finite_number, shown_value
@@ -187,23 +188,41 @@ class AgentEnv:
             return failed(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSetting(Setting):
-    """What the episodes of an agent share. The dialect has the tags of thoughts and calls that the model writes."""
+class RequestEnv:
+    """The environment of one request for a turn, which has the whole history. `turn` is the policy's, when it ended.
 
-    parameters: Mapping[str, Any]
-    make: Caller
+    The constructor raises SleuthError or ValueError for a history that the chat template does not render."""
+
+    def __init__(self, asked: Asked, setting: ChatSetting) -> None:
+        self.history = History(dialect=setting.dialect, template=setting.template_with)
+        pieces, limit = self.history.framed(asked).pieces, asked.max_tokens or setting.dialect.turn_tokens
+        self._opening = Reply(pieces=pieces, max_tokens=limit, stops=asked.stops)
+        self.turn: Turn | None = None
+        self._used = Usage()
+
+    async def open(self) -> Reply:
+        return self._opening
+
+    def count_tokens(self, prompt: int, completion: int) -> None:
+        self._used = Usage(prompt=prompt, completion=completion)
+
+    async def reply(self, text: str, stop: StopReason) -> Reply:
+        self.turn = replace(self.history.written(text, stop), usage=self._used)
+        return Reply(action=Action(kind="answer", text=self.turn.text), done="answered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSetting(Setting):
+    """What requests for turns share. The dialect has the tags of thoughts and calls that the model writes."""
+
     tokenizer: PreTrainedTokenizerFast | None
     flags: Mapping[str, Any]
-    seconds: float
-    calls: int
-    turn_tokens: int
     templates: dict[str, ChatTemplate] = field(default_factory=dict, compare=False)
 
     longest_answer_key: ClassVar[str] = "env.turn_tokens"
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
-        return AgentEnv(task, self)
+        return RequestEnv(Asked(said=(Said(role="user", text=task.question),)), self)
 
     @property
     def opening(self) -> str:
@@ -221,6 +240,29 @@ class AgentSetting(Setting):
         return self.templates[name]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSetting(ChatSetting):
+    """What the episodes of an agent share."""
+
+    parameters: Mapping[str, Any]
+    make: Caller
+    seconds: float
+    calls: int
+    turn_tokens: int
+
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        return AgentEnv(task, self)
+
+
+def chat_setting(card: ProtocolCard, tokenizer: PreTrainedTokenizerFast) -> ChatSetting:
+    """A model that an agent trained, without the agent: it answers requests as it answered those of the agent."""
+    names = {"prompt_name": AGENT, "prompt": "", "prompt_role": "raw", "own_code": card.env}
+    template = ChatTemplate(tokenizer, flags=card.template_flags)
+    return ChatSetting(
+        dialect=card.dialect, template=template, tokenizer=tokenizer, flags=card.template_flags, **cast("Any", names)
+    )
+
+
 def agent_setting(env: AgentEnvRecipe, tokenizer: PreTrainedTokenizerFast | None) -> AgentSetting:
     """The user's agent. Raises UserCodeError if there is none, or if it cannot be called with a task, a URL and a
     key."""
@@ -234,7 +276,7 @@ def agent_setting(env: AgentEnvRecipe, tokenizer: PreTrainedTokenizerFast | None
         prompt_name=AGENT,
         prompt="",
         prompt_role="raw",
-        template=None,
+        template=None if tokenizer is None else ChatTemplate(tokenizer, flags=env.template_flags),
         own_code=env_code_in(env),
         parameters=env.parameters,
         make=Caller(function, seconds=math.inf, at_once=EPISODES_AT_ONCE),

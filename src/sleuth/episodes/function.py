@@ -12,9 +12,9 @@ from typing import Any, ClassVar, cast
 
 from sleuth.dialect import dialect_of
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
-from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec
+from sleuth.episodes.protocol import AGENT, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.setting import Setting
-from sleuth.episodes.tables import FunctionEnvRecipe
+from sleuth.episodes.tables import AgentEnvRecipe, FunctionEnvRecipe
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller
 from sleuth.own.commands import load_command
@@ -24,6 +24,7 @@ from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.problems import tables_in
 from sleuth.recipe.schedule import scheduled
+from sleuth.render import load_tokenizer
 from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, SleuthError, StopReason, Task
 
 ENDS = (None, "answered", "turns", "length", "failed")
@@ -140,8 +141,8 @@ def function_setting(env: FunctionEnvRecipe) -> FunctionSetting:
     )
 
 
-def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> FunctionSetting:
-    """The environment of the user in which a checkpoint was trained. Its module is where the recipe of the run has it,
+def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> Setting:
+    """The environment, or the agent, of the user that trained a checkpoint. Its module is where the recipe has it,
     or in the current folder. Raises SleuthError if it may not be imported, is not there or has changed, and for
     `changes` of how the model is asked."""
     name, env = card.own_environment or "", card.env
@@ -152,10 +153,11 @@ def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> F
     try:
         function = load_function(place := _trained_place(Path(model), name))
         files = tuple(Path(file) for file in env.sources if file not in function.sources)
-        table = FunctionEnvRecipe(
-            kind="python", function=place, parameters=env.parameters, files=files, dialect=card.dialect.name
-        )
-        setting = function_setting(table)
+        keys = {"function": place, "parameters": env.parameters, "files": files, "dialect": card.dialect.name}
+        limits = {"turn_tokens": card.dialect.turn_tokens, "template_flags": card.template_flags}
+        table = {"kind": "agent", **keys, **limits} if card.prompt == AGENT else {"kind": "python", **keys}
+        recipe = (AgentEnvRecipe if card.prompt == AGENT else FunctionEnvRecipe).model_validate(table)
+        setting = recipe.setting(load_tokenizer(model), [])
     except SleuthError as error:
         raise SleuthError(f"{model}: was trained in {name}: {error}") from None
     if changed := code_differences({"env": env}, {"env": setting.own_code or env}):
