@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from chat_tokenizers import KEEPS, STRIPS, chat_tokenizer
 
 from sleuth.answers.tables import agent_score
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.episodes.agent import AgentSetting, agent_setting, endpoint_of_process
+from sleuth.episodes.agent import AgentEnv, AgentSetting, Pending, agent_setting, endpoint_of_process
+from sleuth.episodes.agent_messages import Asked, Said
 from sleuth.episodes.fitting import require_room
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.episodes.tables import AgentEnvRecipe
@@ -28,7 +29,7 @@ from sleuth.own.commands import load_command
 from sleuth.own.functions import UserCodeError
 from sleuth.own.permission import CODE, CodeRefusedError
 from sleuth.recipe.data import QuestionsRecipe
-from sleuth.render import Renderer, decode
+from sleuth.render import Renderer, decode, encode
 from sleuth.rollout import Rollout
 from sleuth.types import Episode, Piece, Reply, Sampling, StopReason, Task
 
@@ -169,6 +170,21 @@ async def at_once(task, base_url, api_key):
     return "|".join(said.choices[0].message.content for said in await asyncio.gather(*made))
 
 
+def counts(task, base_url, api_key):
+    """The usage of four answers to the same question: of both APIs, whole and streamed."""
+
+    def last(path):
+        *_, line = (one for one in post(base_url, api_key, path, **streamed).text.splitlines() if "usage" in one)
+        event = json.loads(line.removeprefix("data: "))
+        return event.get("response", event)
+
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    paths = ("chat/completions", "responses")
+    usages = [post(base_url, api_key, path).json()["usage"] for path in paths] + [last(path)["usage"] for path in paths]
+    names = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"), ("total_tokens",))
+    return json.dumps([[next(one[name] for name in kinds if name in one) for kinds in names] for one in usages])
+
+
 LATE = []
 
 
@@ -190,6 +206,18 @@ async def blocks(task, base_url, api_key):
     import time
 
     time.sleep(30)
+
+
+CLIENTS = []
+
+
+async def of_the_first_key(task, base_url, api_key):
+    """Asks with the client that the first agent made."""
+    CLIENTS[len(CLIENTS) :] = [openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)]
+    messages = [{"role": "user", "content": task.question}]
+    for _ in range(2):
+        said = await CLIENTS[0].chat.completions.create(model="policy", messages=messages)
+    return 0.5
 
 
 def stranger(task, base_url, api_key):
@@ -367,6 +395,49 @@ def test_a_request_that_cannot_be_read_is_refused_in_one_line_and_the_episode_go
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_the_usage_is_what_the_policy_read_and_wrote(agents: Callable[..., AgentSetting]) -> None:
+    setting = agents("counts")
+    [episode] = played(setting, "forty-two<|im_end|>")
+    counted = json.loads(episode.trajectory.actions[-1].text)
+    assert len(counted) == len(episode.trajectories) == 4
+    for (read, written, both), trajectory in zip(counted, episode.trajectories, strict=True):
+        *prompt, turn = (len(segment.tokens) for segment in trajectory.segments)
+        assert (read, written, both) == (sum(prompt), turn, sum(prompt) + turn)
+    assert setting.tokenizer is not None
+    assert len(encode(setting.tokenizer, "forty-two<|im_end|>")) == counted[0][1]
+
+
+def test_requests_that_are_refused_are_no_deeper_calls(agents: Callable[..., AgentSetting]) -> None:
+    asked = Asked(said=(Said(role="user", text="?"),))
+    tool = {"type": "function", "function": {"name": "a", "description": "\ue0005\ue001"}}
+
+    async def many() -> tuple[Reply, list[Pending]]:
+        env = cast("AgentEnv", agents("asleep", calls=5000).env(Task(id="q", question="?")))
+        opening = asyncio.ensure_future(env.open())
+        await asyncio.sleep(0)
+        pending = [Pending(asked=replace(asked, tools=(tool,))) for _ in range(1500)]
+        for one in (*pending, Pending(asked=asked)):
+            env.receive(one)
+        reply = await opening
+        await env.close()
+        return reply, pending
+
+    reply, pending = asyncio.run(many())
+    assert reply.done is None
+    assert all("U+E000" in str(one.answer.exception()) for one in pending)
+
+
+def test_an_endpoint_that_cannot_be_opened_says_why(
+    agents: Callable[..., AgentSetting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed() -> None:
+        raise OSError("no port is free")
+
+    monkeypatch.setattr("sleuth.episodes.agent.endpoint_of_process", closed)
+    with pytest.raises(OSError, match="no port is free"):
+        played(agents("silent"), "42<|im_end|>")
+
+
 def test_an_agent_gets_a_turn_without_the_stop_text_that_it_named(agents: Callable[..., AgentSetting]) -> None:
     [episode] = played(agents("stops"), "hello<|im_end|>")
     assert episode.trajectory.actions[-1].text == "he"
@@ -438,7 +509,7 @@ def test_a_request_that_an_agent_leaves_behind_is_refused(agents: Callable[..., 
     for _ in range(4):  # the request comes before, with or after the end
         [episode] = played(setting, "42<|im_end|>")
         assert episode.trajectory.stop == "answered"
-    late = setting.make.function.module.LATE
+    late = cast("Any", setting.make.function).module.LATE
     until = time.monotonic() + 10
     while not all(task.done() for task in late) and time.monotonic() < until:
         time.sleep(0.01)
@@ -472,6 +543,13 @@ def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callabl
     assert episode.trajectory.stop == "length"
     assert agent_score(episode, agents("talkative").dialect) == 0.0
     assert not endpoint_of_process()._episodes
+
+
+def test_agents_that_ask_with_one_key_have_no_score(agents: Callable[..., AgentSetting]) -> None:
+    episodes = played(agents("of_the_first_key"), "42<|im_end|>", episodes=4)
+    failures = [episode.trajectory.actions[-1].failure or "" for episode in episodes]
+    assert "of_the_first_key: had several requests at once while another agent had none" in failures[0]
+    assert all("of_the_first_key: returned without asking the model" in failure for failure in failures[1:])
 
 
 def test_agents_at_once_have_their_own_turns(agents: Callable[..., AgentSetting]) -> None:

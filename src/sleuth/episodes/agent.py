@@ -56,6 +56,10 @@ if TYPE_CHECKING:
 MAX_BODY = 16 * 2**20
 """Bytes of a request."""
 ENDED = "the episode has ended"
+SHARED = (
+    "had several requests at once while another agent had none: if agents share a client, all ask with the key of the "
+    "first; make the client in each call, with its api_key"
+)
 TOGETHER = "; the policy writes when all agents have asked, so none may wait for another or block its event loop"
 
 
@@ -86,6 +90,8 @@ class AgentEnv:
         self._agent: asyncio.Future[Any] | None = None
         self._used = Usage()
         self._received: list[Pending] = []
+        self._several = False  # requests at once
+        self.may_be_shared = False
         self._ended = False
         self._lock = Lock()  # of the two above, which the thread of the endpoint reads too
 
@@ -126,6 +132,7 @@ class AgentEnv:
         with self._lock:
             if self._ended:
                 raise BadRequestError(ENDED)
+            self._several |= any(not one.answer.done() for one in self._received)
             self._received.append(pending)
             self._loop.call_soon_threadsafe(self._requests.put_nowait, pending)
 
@@ -143,6 +150,7 @@ class AgentEnv:
                 return self._end(self._agent)
             if not request.done():
                 request.cancel()
+                self._suspect_others()
                 late = f"neither asked nor returned within {self.setting.seconds:g} seconds"
                 return failed(self.setting.make.function.error(f"{late}{TOGETHER}"))
             self.pending = request.result()
@@ -163,6 +171,11 @@ class AgentEnv:
             stops=self.pending.asked.stops,
         )
 
+    def _suspect_others(self) -> None:
+        """Of an agent that never asked, unless it raised: its requests may have come with the key of another."""
+        for env in endpoint_of_process().others(self) if not self.calls else ():
+            env.may_be_shared |= env._several
+
     def _action(self, asked: Asked) -> Action | None:
         """The calls of the last turn, with their results as far as the request has them."""
         if self.last is None or not self.last.calls:
@@ -178,7 +191,11 @@ class AgentEnv:
         try:
             returned = agent.result()
             if self.last is None:
+                self._suspect_others()
                 raise function.error("returned without asking the model")
+            unasked = self._several and any(not env.calls for env in endpoint_of_process().others(self))
+            if unasked or self.may_be_shared:
+                raise function.error(SHARED)
             if isinstance(returned, str):
                 return Reply(action=Action(kind="answer", text=replace_surrogates(returned.strip())), done="answered")
             if (score := finite_number(returned)) is not None:
@@ -321,6 +338,10 @@ class Endpoint:
         key = secrets.token_urlsafe(16)
         self._episodes[key] = env
         return key
+
+    def others(self, env: AgentEnv) -> list[AgentEnv]:
+        """The other episodes under way."""
+        return [other for other in self._episodes.values() if other is not env]
 
     def remove(self, key: str) -> None:
         """Requests with this key are refused from now on."""
