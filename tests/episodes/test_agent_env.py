@@ -549,7 +549,8 @@ def test_agents_that_ask_with_one_key_have_no_score(agents: Callable[..., AgentS
     episodes = played(agents("of_the_first_key"), "42<|im_end|>", episodes=4)
     failures = [episode.trajectory.actions[-1].failure or "" for episode in episodes]
     assert "of_the_first_key: had several requests at once while another agent had none" in failures[0]
-    assert all("of_the_first_key: returned without asking the model" in failure for failure in failures[1:])
+    assert [episode.trajectory.stop for episode in episodes] == ["failed"] * 4  # unasked, or asked too late
+    assert all("agents_of_test.py:" in failure for failure in failures)
 
 
 def test_agents_at_once_have_their_own_turns(agents: Callable[..., AgentSetting]) -> None:
