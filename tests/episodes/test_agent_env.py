@@ -546,7 +546,7 @@ def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callabl
 
 
 def test_agents_that_ask_with_one_key_have_no_score(agents: Callable[..., AgentSetting]) -> None:
-    episodes = played(agents("of_the_first_key"), "42<|im_end|>", episodes=4)
+    episodes = played(agents("of_the_first_key", seconds=3.0), "42<|im_end|>", episodes=4)
     failures = [episode.trajectory.actions[-1].failure or "" for episode in episodes]
     assert "of_the_first_key: had several requests at once while another agent had none" in failures[0]
     assert [episode.trajectory.stop for episode in episodes] == ["failed"] * 4  # unasked, or asked too late
@@ -563,7 +563,7 @@ def test_what_an_agent_sampled_has_the_probabilities_that_the_learner_gives_it(
     agents: Callable[..., AgentSetting],
 ) -> None:
     model, tokenizer = load_model(str(ROOT / "models" / "tiny-base"), dtype="float32", device="cpu")
-    setting = replace(agents("forgetful"), tokenizer=tokenizer, turn_tokens=12)
+    setting = replace(agents("forgetful", turn_tokens=12), tokenizer=tokenizer)
     rollout = Rollout(
         engine=LocalEngine(model, tokenizer, slots=8, context=256),
         renderer=Renderer(tokenizer),

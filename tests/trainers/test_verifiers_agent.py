@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from chat_tokenizers import KEEPS, chat_tokenizer
 pytest.importorskip("verifiers", reason="`make trainers` makes an environment with verifiers")
 
 import verifiers.v1 as vf
-from harness import config_of, replied
+from harness import config_of, offline_uv, replied
 from verifiers.v1.utils.loaders import resolve_env_config
 
 from sleuth.answers.tables import agent_score
@@ -109,3 +110,28 @@ def test_200_episodes_of_an_environment_have_the_rewards_that_verifiers_gives_th
     ours = [agent_score(episode, dialect_of("chat")) for episode in episodes]
     assert ours == theirs
     assert len(set(theirs)) >= 5
+
+
+CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "6*7"}}\n</tool_call><|im_end|>'
+
+
+def test_a_taskset_with_a_tool_is_played_by_the_harness_of_verifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offline_uv(tmp_path, monkeypatch)
+    folders = (EXAMPLES / "own_code", EXAMPLES / "other_trainers", *filter(None, [os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+    env = {"taskset": {"id": "sum_taskset"}, "agent": agent}
+    [right, wrong] = played(
+        env,
+        lambda text, sampling: (
+            CALL if "42" not in text else "42<|im_end|>" if sampling.key[-2] == 0 else "41<|im_end|>"
+        ),
+        samples=2,
+    )
+    assert [agent_score(episode, dialect_of("chat")) for episode in (right, wrong)] == [1.0, 0.0]
+    [trajectory] = right.trajectories
+    call, answer = trajectory.actions
+    assert (call.kind, call.result, answer.text) == ("call", "42", "42")
+    assert "Computes an arithmetic expression" in trajectory.text

@@ -12,13 +12,14 @@ import json
 import math
 import secrets
 import socket
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -91,9 +92,9 @@ class AgentEnv:
         self._used = Usage()
         self._received: list[Pending] = []
         self._several = False  # requests at once
-        self.may_be_shared = False
+        self._may_be_shared = False  # its key
         self._ended = False
-        self._lock = Lock()  # of the two above, which the thread of the endpoint reads too
+        self._lock = Lock()  # of these, which the thread of the endpoint reads too
 
     async def open(self) -> Reply:
         self._loop = asyncio.get_running_loop()
@@ -147,6 +148,7 @@ class AgentEnv:
                 )
             if self._agent.done():
                 request.cancel()
+                await self._others_ask()
                 return self._end(self._agent)
             if not request.done():
                 request.cancel()
@@ -162,7 +164,7 @@ class AgentEnv:
                 break
             except (SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
                 self.pending.answer.set_exception(BadRequestError(str(error)))
-        limit = self.setting.turn_tokens
+        limit = self.setting.dialect.turn_tokens
         return Reply(
             pieces=framed.pieces,
             restarts=framed.restarts,
@@ -171,10 +173,19 @@ class AgentEnv:
             stops=self.pending.asked.stops,
         )
 
+    async def _others_ask(self) -> None:
+        """Where requests came at once, waits until each other agent has asked too: those of one that never does may be
+        among them."""
+        until = time.monotonic() + self.setting.seconds
+        while self._several and time.monotonic() < until:
+            if all(env._received for env in endpoint_of_process().others(self)):
+                return
+            await asyncio.sleep(0.05)
+
     def _suspect_others(self) -> None:
         """Of an agent that never asked, unless it raised: its requests may have come with the key of another."""
         for env in endpoint_of_process().others(self) if not self.calls else ():
-            env.may_be_shared |= env._several
+            env._may_be_shared |= env._several
 
     def _action(self, asked: Asked) -> Action | None:
         """The calls of the last turn, with their results as far as the request has them."""
@@ -193,8 +204,7 @@ class AgentEnv:
             if self.last is None:
                 self._suspect_others()
                 raise function.error("returned without asking the model")
-            unasked = self._several and any(not env.calls for env in endpoint_of_process().others(self))
-            if unasked or self.may_be_shared:
+            if self._may_be_shared:
                 raise function.error(SHARED)
             if isinstance(returned, str):
                 return Reply(action=Action(kind="answer", text=replace_surrogates(returned.strip())), done="answered")
@@ -233,7 +243,6 @@ class ChatSetting(Setting):
     """What requests for turns share. The dialect has the tags of thoughts and calls that the model writes."""
 
     tokenizer: PreTrainedTokenizerFast | None
-    flags: Mapping[str, Any]
     templates: dict[str, ChatTemplate] = field(default_factory=dict, compare=False)
 
     longest_answer_key: ClassVar[str] = "env.turn_tokens"
@@ -249,11 +258,12 @@ class ChatSetting(Setting):
     def template_with(self, tools: tuple[Mapping[str, Any], ...]) -> ChatTemplate:
         """The chat template with these tools. Raises SleuthError if it cannot show them."""
         assert self.tokenizer is not None  # only a check has none, and plays nothing
+        assert self.template is not None
         name = json.dumps(tools, sort_keys=True)
         if name not in self.templates:
             if len(self.templates) >= KEPT:
                 self.templates.clear()
-            self.templates[name] = ChatTemplate(self.tokenizer, flags=self.flags, tools=tools)
+            self.templates[name] = ChatTemplate(self.tokenizer, flags=self.template.flags, tools=tools)
         return self.templates[name]
 
 
@@ -265,7 +275,6 @@ class AgentSetting(ChatSetting):
     make: Caller
     seconds: float
     calls: int
-    turn_tokens: int
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return AgentEnv(task, self)
@@ -273,10 +282,14 @@ class AgentSetting(ChatSetting):
 
 def chat_setting(card: ProtocolCard, tokenizer: PreTrainedTokenizerFast) -> ChatSetting:
     """A model that an agent trained, without the agent: it answers requests as it answered those of the agent."""
-    names = {"prompt_name": AGENT, "prompt": "", "prompt_role": "raw", "own_code": card.env}
-    template = ChatTemplate(tokenizer, flags=card.template_flags)
     return ChatSetting(
-        dialect=card.dialect, template=template, tokenizer=tokenizer, flags=card.template_flags, **cast("Any", names)
+        dialect=card.dialect,
+        prompt_name=AGENT,
+        prompt="",
+        prompt_role="raw",
+        template=ChatTemplate(tokenizer, flags=card.template_flags),
+        own_code=card.env,
+        tokenizer=tokenizer,
     )
 
 
@@ -298,10 +311,8 @@ def agent_setting(env: AgentEnvRecipe, tokenizer: PreTrainedTokenizerFast | None
         parameters=env.parameters,
         make=Caller(function, seconds=math.inf, at_once=EPISODES_AT_ONCE),
         tokenizer=tokenizer,
-        flags=env.template_flags,
         seconds=env.seconds,
         calls=env.calls,
-        turn_tokens=env.turn_tokens,
     )
 
 
