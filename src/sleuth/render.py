@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from math import prod
@@ -21,7 +22,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 from sleuth.host.model_path import require_model, require_plain
-from sleuth.types import Author, Piece, Segment, SleuthError
+from sleuth.types import Piece, Segment, SleuthError
 
 UNFINISHED = "\ufffd"
 """What a tokenizer returns for the first bytes of an incomplete character."""
@@ -115,11 +116,11 @@ class Renderer:
                 tokens.append(token)
                 owners.append(next((index for index in spanned if pieces[index].author != "template"), spanned[0]))
             start += len(span)
-        decoder = IncrementalDecoder(self.tokenizer)
-        texts = [decoder.push(token) for token in tokens]
-        texts[-1:] = [text + decoder.flush() for text in texts[-1:]]
-        written = groupby(zip(owners, tokens, texts, strict=True), key=lambda entry: first_of[entry[0]])
-        return [_segment(pieces[owner].author, list(entries)) for owner, entries in written]
+        decoder, segments = IncrementalDecoder(self.tokenizer), list[Segment]()
+        for owner, run in groupby(zip(owners, tokens, strict=True), key=lambda entry: first_of[entry[0]]):
+            own = tuple(token for _, token in run)
+            segments.append(Segment(author=pieces[owner].author, tokens=own, text=decoder.extend(own)))
+        return [*segments[:-1], *(replace(last, text=last.text + decoder.flush()) for last in segments[-1:])]
 
     def _spans(self, pieces: Sequence[Piece]) -> Iterator[tuple[str, Spelling]]:
         """Yields the prompt's text as (text, how to encode the names in it): as one span if every name in it may be the
@@ -198,12 +199,6 @@ def _is_encoded_separately(piece: Piece) -> bool:
     return piece.budget is not None or piece.tokens is not None
 
 
-def _segment(author: Author, entries: Sequence[tuple[int, int, str]]) -> Segment:
-    """One segment of adjacent tokens, given as (piece, token, text)."""
-    _, tokens, texts = zip(*entries, strict=True)
-    return Segment(author=author, tokens=tokens, text="".join(texts))
-
-
 class IncrementalDecoder:
     """Decodes tokens one at a time; text that it has returned never changes.
 
@@ -225,6 +220,14 @@ class IncrementalDecoder:
         if text.endswith(UNFINISHED):
             return self._push_settled_part(text) if len(self._pending) > CHARACTER_TOKENS else ""
         self._settle(self._pending)
+        return text
+
+    def extend(self, tokens: Sequence[int]) -> str:
+        """The text that several tokens complete, decoded at once where their last character is whole."""
+        text = self._decode([*self._pending, *tokens])
+        if text.endswith(UNFINISHED):
+            return "".join(map(self.push, tokens))
+        self._settle([*self._pending, *tokens][-CHARACTER_TOKENS:])
         return text
 
     def flush(self) -> str:

@@ -107,6 +107,8 @@ async def play(
             else:
                 completion = await engine.complete(tokens, limits)
             yield _policy_segment(completion)
+            if (count := getattr(env, "count_tokens", None)) is not None:  # an agent's client is told its usage
+                count(len(tokens), len(completion.tokens))
             tokens.extend(completion.tokens)
             reply = await env.reply(completion.text, completion.stop)
             turn += 1

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from chat_tokenizers import KEEPS, STRIPS, chat_tokenizer
 
 from sleuth.answers.tables import EnvironmentReward
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.episodes.agent import AgentSetting, agent_setting, endpoint_of_process
+from sleuth.episodes.agent import AgentEnv, AgentSetting, Pending, agent_setting, endpoint_of_process
+from sleuth.episodes.agent_messages import Asked, Said
 from sleuth.episodes.fitting import require_room
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.episodes.tables import AgentEnvRecipe
 from sleuth.learn.batch import trajectory_row
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import load_model
+from sleuth.own.commands import load_command
+from sleuth.own.functions import UserCodeError
+from sleuth.own.permission import CODE, CodeRefusedError
 from sleuth.recipe.data import QuestionsRecipe
-from sleuth.render import Renderer, decode
+from sleuth.render import Renderer, decode, encode
 from sleuth.rollout import Rollout
 from sleuth.types import Episode, Piece, Reply, Sampling, Score, StopReason, Task
 
@@ -165,6 +170,21 @@ async def at_once(task, base_url, api_key):
     return "|".join(said.choices[0].message.content for said in await asyncio.gather(*made))
 
 
+def counts(task, base_url, api_key):
+    """The usage of four answers to the same question: of both APIs, whole and streamed."""
+
+    def last(path):
+        *_, line = (one for one in post(base_url, api_key, path, **streamed).text.splitlines() if "usage" in one)
+        event = json.loads(line.removeprefix("data: "))
+        return event.get("response", event)
+
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    paths = ("chat/completions", "responses")
+    usages = [post(base_url, api_key, path).json()["usage"] for path in paths] + [last(path)["usage"] for path in paths]
+    names = (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"), ("total_tokens",))
+    return json.dumps([[next(one[name] for name in kinds if name in one) for kinds in names] for one in usages])
+
+
 LATE = []
 
 
@@ -188,22 +208,77 @@ async def blocks(task, base_url, api_key):
     time.sleep(30)
 
 
+CLIENTS = []
+
+
+async def of_the_first_key(task, base_url, api_key):
+    """Asks with the client that the first agent made."""
+    CLIENTS[len(CLIENTS) :] = [openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)]
+    messages = [{"role": "user", "content": task.question}]
+    for _ in range(2):
+        said = await CLIENTS[0].chat.completions.create(model="policy", messages=messages)
+    return 0.5
+
+
 def stranger(task, base_url, api_key):
     body = {"model": "policy", "messages": [{"role": "user", "content": "?"}]}
     return httpx.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": "Bearer x"}).json()["error"]
 '''
+
+PROGRAM = """
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+how, task = sys.argv[1], json.load(sys.stdin)
+
+
+def asked(text):
+    body = {"model": "policy", "messages": [{"role": "user", "content": text}]}
+    head = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head)) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+
+
+said = asked(task["question"])
+print("noise")
+if how == "stays":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print(os.getpid(), child.pid, file=open("pids", "w"))
+    time.sleep(60)
+if how == "leaves a child":
+    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, file=open("pids", "w"))
+if how == "raises":
+    raise ValueError("no idea")
+if how == "exits":
+    sys.exit(3)
+results = {
+    "answers": {"answer": said},
+    "scores": {"score": task["info"]["worth"]},
+    "leaves a child": {"score": 0.5},
+    "both": {"score": 1, "answer": "42"},
+}
+if how in results:
+    print(json.dumps(results[how]))
+print()
+"""
 
 
 @pytest.fixture
 def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentSetting]:
     """The setting of one of the agents above."""
     (tmp_path / "agents_of_test.py").write_text(AGENTS)
+    (tmp_path / "program.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
 
     def setting(name: str, template: str = KEEPS, **keys: Any) -> AgentSetting:
-        recipe = AgentEnvRecipe.model_validate(
-            {"kind": "agent", "function": f"agents_of_test.py:{name}", "seconds": 10.0, **keys}
-        )
+        program = name.startswith("python ")
+        named = {"command": name} if program else {"function": f"agents_of_test.py:{name}"}
+        recipe = AgentEnvRecipe.model_validate({"kind": "agent", "seconds": 20.0 if program else 10.0, **named, **keys})
         return agent_setting(recipe, chat_tokenizer(template))
 
     return setting
@@ -225,7 +300,7 @@ def played(setting: AgentSetting, *turns: str, episodes: int = 1, context: int =
         temperature=1.0,
         key=(0,),
     )
-    task = Task(id="q", question="Double 21, please.", golden_answers=("42",))
+    task = Task(id="q", question="Double 21, please.", golden_answers=("42",), info={"worth": 0.25})
     [group] = asyncio.run(rollout.groups([task], setting.env, samples=episodes))
     return list(group.episodes)
 
@@ -280,7 +355,7 @@ def test_a_history_that_an_agent_rewrites_starts_a_new_trajectory_under_one_scor
     [
         ("endless", {"calls": 3}, "endless: asked more than calls = 3 times"),
         ("asleep", {"seconds": 0.2}, "asleep: neither asked nor returned within 0.2 seconds"),
-        ("mistaken", {}, "model = 'gpt-5': the model that is trained is named 'policy'"),
+        ("mistaken", {}, "model = 'gpt-5': the model here is named 'policy'"),
         ("silent", {}, "silent: returned without asking the model"),
         ("returns_nothing", {}, "returns_nothing: returned None; expected an answer (text) or a score (a number)"),
         ("stranger", {}, "stranger: returned"),
@@ -318,6 +393,49 @@ def test_a_request_that_cannot_be_read_is_refused_in_one_line_and_the_episode_go
     [episode] = played(agents("refused", parameters={"path": path, "body": body}), "42<|im_end|>")
     assert episode.trajectory.actions[-1].text.startswith(f"400 {reason}")
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_usage_is_what_the_policy_read_and_wrote(agents: Callable[..., AgentSetting]) -> None:
+    setting = agents("counts")
+    [episode] = played(setting, "forty-two<|im_end|>")
+    counted = json.loads(episode.trajectory.actions[-1].text)
+    assert len(counted) == len(episode.trajectories) == 4
+    for (read, written, both), trajectory in zip(counted, episode.trajectories, strict=True):
+        *prompt, turn = (len(segment.tokens) for segment in trajectory.segments)
+        assert (read, written, both) == (sum(prompt), turn, sum(prompt) + turn)
+    assert setting.tokenizer is not None
+    assert len(encode(setting.tokenizer, "forty-two<|im_end|>")) == counted[0][1]
+
+
+def test_requests_that_are_refused_are_no_deeper_calls(agents: Callable[..., AgentSetting]) -> None:
+    asked = Asked(said=(Said(role="user", text="?"),))
+    tool = {"type": "function", "function": {"name": "a", "description": "\ue0005\ue001"}}
+
+    async def many() -> tuple[Reply, list[Pending]]:
+        env = cast("AgentEnv", agents("asleep", calls=5000).env(Task(id="q", question="?")))
+        opening = asyncio.ensure_future(env.open())
+        await asyncio.sleep(0)
+        pending = [Pending(asked=replace(asked, tools=(tool,))) for _ in range(1500)]
+        for one in (*pending, Pending(asked=asked)):
+            env.receive(one)
+        reply = await opening
+        await env.close()
+        return reply, pending
+
+    reply, pending = asyncio.run(many())
+    assert reply.done is None
+    assert all("U+E000" in str(one.answer.exception()) for one in pending)
+
+
+def test_an_endpoint_that_cannot_be_opened_says_why(
+    agents: Callable[..., AgentSetting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed() -> None:
+        raise OSError("no port is free")
+
+    monkeypatch.setattr("sleuth.episodes.agent.endpoint_of_process", closed)
+    with pytest.raises(OSError, match="no port is free"):
+        played(agents("silent"), "42<|im_end|>")
 
 
 def test_an_agent_gets_a_turn_without_the_stop_text_that_it_named(agents: Callable[..., AgentSetting]) -> None:
@@ -395,7 +513,7 @@ def test_a_request_that_an_agent_leaves_behind_is_refused(agents: Callable[..., 
     for _ in range(4):  # the request comes before, with or after the end
         [episode] = played(setting, "42<|im_end|>")
         assert episode.trajectory.stop == "answered"
-    late = setting.make.function.module.LATE
+    late = cast("Any", setting.make.function).module.LATE
     until = time.monotonic() + 10
     while not all(task.done() for task in late) and time.monotonic() < until:
         time.sleep(0.01)
@@ -431,6 +549,14 @@ def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callabl
     assert not endpoint_of_process()._episodes
 
 
+def test_agents_that_ask_with_one_key_have_no_score(agents: Callable[..., AgentSetting]) -> None:
+    episodes = played(agents("of_the_first_key", seconds=3.0), "42<|im_end|>", episodes=4)
+    failures = [episode.trajectory.actions[-1].failure or "" for episode in episodes]
+    assert "of_the_first_key: had several requests at once while another agent had none" in failures[0]
+    assert [episode.trajectory.stop for episode in episodes] == ["failed"] * 4  # unasked, or asked too late
+    assert all("agents_of_test.py:" in failure for failure in failures)
+
+
 def test_agents_at_once_have_their_own_turns(agents: Callable[..., AgentSetting]) -> None:
     episodes = played(agents("with_a_tool", seconds=60.0), CALL, "42<|im_end|>", episodes=16)
     assert len({episode.trajectory.tokens for episode in episodes}) == 1
@@ -441,7 +567,7 @@ def test_what_an_agent_sampled_has_the_probabilities_that_the_learner_gives_it(
     agents: Callable[..., AgentSetting],
 ) -> None:
     model, tokenizer = load_model(str(ROOT / "models" / "tiny-base"), dtype="float32", device="cpu")
-    setting = replace(agents("forgetful"), tokenizer=tokenizer, turn_tokens=12)
+    setting = replace(agents("forgetful", turn_tokens=12), tokenizer=tokenizer)
     rollout = Rollout(
         engine=LocalEngine(model, tokenizer, slots=8, context=256),
         renderer=Renderer(tokenizer),
@@ -457,3 +583,84 @@ def test_what_an_agent_sampled_has_the_probabilities_that_the_learner_gives_it(
         assert row.sampler_logprobs is not None
         assert sum(row.trained) >= 1
         assert logprobs == pytest.approx(row.sampler_logprobs, abs=1e-4)
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "score"), [("answers", 1.0), ("scores", 0.25)])
+def test_a_command_plays_and_its_last_line_is_its_result(
+    how: str, score: float, agents: Callable[..., AgentSetting]
+) -> None:
+    setting = agents(f"python program.py {how}")
+    assert setting.own_code is not None
+    assert [*setting.own_code.sources] == ["program.py"]
+    episodes = played(setting, "42<|im_end|>", episodes=2)
+    assert [EnvironmentReward().score(episode).value for episode in episodes] == [score, score]
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("raises", "ended with status 1: program.py:29: ValueError: no idea"),
+        ("exits", "ended with status 3"),
+        ("forgets", "printed 'noise' as its last line; expected {"),
+        ("both", 'printed \'{"score": 1, "answer": "42"}\' as its last line; expected {'),
+    ],
+)
+def test_a_command_that_goes_wrong_has_no_score_and_says_why(
+    how: str, reason: str, agents: Callable[..., AgentSetting]
+) -> None:
+    [episode] = played(agents(f"python program.py {how}"), "42<|im_end|>")
+    assert episode.trajectory.stop == "failed"
+    assert f"python program.py {how}: {reason}" in episode.trajectory.actions[-1].failure
+
+
+@pytest.mark.parametrize(
+    ("how", "keys", "stop"), [("stays", {"seconds": 3.0}, "failed"), ("'leaves a child'", {}, "answered")]
+)
+def test_no_process_of_a_command_outlives_its_episode(
+    how: str, keys: dict[str, Any], stop: str, agents: Callable[..., AgentSetting]
+) -> None:
+    [episode] = played(agents(f"python program.py {how}", **keys), "42<|im_end|>")
+    assert episode.trajectory.stop == stop
+    until = time.monotonic() + 10
+    pids = Path("pids").read_text().split()
+    while any(map(is_running, pids)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [pid for pid in pids if is_running(pid)] == []
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process runs; one that waits to be read by its parent does not."""
+    status = Path("/proc", pid, "stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({}, "function or command: name one of them"),
+        ({"function": "a:b", "command": "python a.py"}, "function or command: name one of them"),
+        ({"command": "python a.py", "parameters": {"a": 1}}, "parameters are for a function"),
+    ],
+)
+def test_an_agent_is_a_function_or_a_command(keys: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        AgentEnvRecipe.model_validate({"kind": "agent", **keys})
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("", "there is no program ''"),
+        ("pyton agent.py", "there is no program 'pyton'"),
+        ("python absent.py", "absent.py: no such file"),
+        ("python 'absent.py", "No closing quotation"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_refused_before_the_run(command: str, reason: str) -> None:
+    with pytest.raises(UserCodeError, match=re.escape(reason)):
+        load_command(command)
+    with CODE.refusing(", which --no-code refuses"), pytest.raises(CodeRefusedError, match="starts python"):
+        load_command("python -V")

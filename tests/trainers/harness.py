@@ -13,9 +13,12 @@ import verifiers.v1 as vf
 
 
 def replied(body: dict[str, Any], message: dict[str, Any]) -> tuple[int, bytes]:
-    """A streamed chat completion."""
+    """A chat completion, as a stream where the body asks for one."""
     head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
     reason = "tool_calls" if "tool_calls" in message else "stop"
+    if not body.get("stream"):
+        choice = {"index": 0, "message": message, "finish_reason": reason}
+        return 200, json.dumps(head | {"object": "chat.completion", "choices": [choice]}).encode()
     deltas = [{"delta": message, "finish_reason": None}, {"delta": {}, "finish_reason": reason}]
     chunks = [json.dumps(head | {"choices": [{"index": 0, **delta}]}) for delta in deltas]
     return 200, "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]).encode()

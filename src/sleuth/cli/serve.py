@@ -103,6 +103,7 @@ def serve(
         engine=engine,
         served_as=served_as,
         allow_code=allow_code,
+        without_agent=True,
     )
     if access.hosts is None and access.key is None:
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")

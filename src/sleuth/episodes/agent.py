@@ -23,26 +23,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialect import dialect_of
+from sleuth.episodes.agent_answers import chat_answer, response_answer
 from sleuth.episodes.agent_messages import (
     MODEL,
     Asked,
     BadRequestError,
     History,
+    Said,
     Turn,
+    Usage,
     chat_request,
     response_request,
 )
 from sleuth.episodes.chat_template import KEPT, ChatTemplate
 from sleuth.episodes.function import env_code_in, failed
-from sleuth.episodes.protocol import AGENT
+from sleuth.episodes.protocol import AGENT, ProtocolCard
 from sleuth.episodes.setting import Setting
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import Caller, delaying_engine, finite_number, shown_value
+from sleuth.own.commands import load_command
 from sleuth.own.functions import UserCodeError, load_function, require_arguments
 from sleuth.rollout import EPISODES_AT_ONCE
 from sleuth.types import Action, Env, EpisodeKey, Reply, Score, SleuthError, StopReason, Task
@@ -53,8 +57,11 @@ if TYPE_CHECKING:
 MAX_BODY = 16 * 2**20
 """Bytes of a request."""
 ENDED = "the episode has ended"
+SHARED = (
+    "had several requests at once while another agent had none: if agents share a client, all ask with the key of the "
+    "first; make the client in each call, with its api_key"
+)
 TOGETHER = "; the policy writes when all agents have asked, so none may wait for another or block its event loop"
-Json = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,9 +88,14 @@ class AgentEnv:
         self.pending: Pending | None = None
         self.last: Turn | None = None
         self._score: Score | None = Score(value=0.0)
+        self._key = ""
+        self._agent: asyncio.Future[Any] | None = None
+        self._used = Usage()
         self._received: list[Pending] = []
+        self._several = False  # requests at once
+        self._may_be_shared = False  # its key
         self._ended = False
-        self._lock = Lock()  # of the two above, which the thread of the endpoint reads too
+        self._lock = Lock()  # of these, which the thread of the endpoint reads too
 
     async def open(self) -> Reply:
         self._loop = asyncio.get_running_loop()
@@ -94,9 +106,13 @@ class AgentEnv:
         self._agent = asyncio.ensure_future(call)
         return await self._next()
 
+    def count_tokens(self, prompt: int, completion: int) -> None:
+        """The tokens that the policy read for the turn that is replied to next, and those that it wrote."""
+        self._used = Usage(prompt=prompt, completion=completion)
+
     async def reply(self, text: str, stop: StopReason) -> Reply:
         assert self.pending is not None  # a turn answers a request
-        self.last = self.history.written(text, stop)
+        self.last = replace(self.history.written(text, stop), usage=self._used)
         self.pending.answer.set_result(self.last)
         return await self._next()
 
@@ -106,6 +122,8 @@ class AgentEnv:
 
     async def close(self) -> None:
         """Ends the agent, whose requests get no answer any more."""
+        if self._agent is None:  # it did not open
+            return
         endpoint_of_process().remove(self._key)
         with self._lock:
             self._ended = True
@@ -120,33 +138,38 @@ class AgentEnv:
         with self._lock:
             if self._ended:
                 raise BadRequestError(ENDED)
+            self._several |= any(not one.answer.done() for one in self._received)
             self._received.append(pending)
             self._loop.call_soon_threadsafe(self._requests.put_nowait, pending)
 
     async def _next(self) -> Reply:
         """The reply that the agent's next request is, or the end of the episode."""
-        with delaying_engine():  # else it would go on with other batches in each run
-            request = asyncio.ensure_future(self._requests.get())
-            await asyncio.wait(
-                {request, self._agent}, timeout=self.setting.seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-        if self._agent.done():
-            request.cancel()
-            return self._end()
-        if not request.done():
-            request.cancel()
-            late = f"neither asked nor returned within {self.setting.seconds:g} seconds"
-            return failed(self.setting.make.function.error(f"{late}{TOGETHER}"))
-        self.pending = request.result()
-        self.calls += 1
-        if self.calls > self.setting.calls:
-            return failed(self.setting.make.function.error(f"asked more than calls = {self.setting.calls} times"))
-        try:
-            framed = self.history.framed(self.pending.asked)
-        except (SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
-            self.pending.answer.set_exception(BadRequestError(str(error)))
-            return await self._next()
-        limit = self.setting.turn_tokens
+        assert self._agent is not None
+        while True:
+            with delaying_engine():  # else it would go on with other batches in each run
+                request = asyncio.ensure_future(self._requests.get())
+                await asyncio.wait(
+                    {request, self._agent}, timeout=self.setting.seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+            if self._agent.done():
+                request.cancel()
+                await self._others_ask()
+                return self._end(self._agent)
+            if not request.done():
+                request.cancel()
+                self._suspect_others()
+                late = f"neither asked nor returned within {self.setting.seconds:g} seconds"
+                return failed(self.setting.make.function.error(f"{late}{TOGETHER}"))
+            self.pending = request.result()
+            self.calls += 1
+            if self.calls > self.setting.calls:
+                return failed(self.setting.make.function.error(f"asked more than calls = {self.setting.calls} times"))
+            try:
+                framed = self.history.framed(self.pending.asked)
+                break
+            except (SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
+                self.pending.answer.set_exception(BadRequestError(str(error)))
+        limit = self.setting.dialect.turn_tokens
         return Reply(
             pieces=framed.pieces,
             restarts=framed.restarts,
@@ -154,6 +177,20 @@ class AgentEnv:
             max_tokens=min(limit, self.pending.asked.max_tokens or limit),
             stops=self.pending.asked.stops,
         )
+
+    async def _others_ask(self) -> None:
+        """Where requests came at once, waits until each other agent has asked too: those of one that never does may be
+        among them."""
+        until = time.monotonic() + self.setting.seconds
+        while self._several and time.monotonic() < until:
+            if all(env._received for env in endpoint_of_process().others(self)):
+                return
+            await asyncio.sleep(0.05)
+
+    def _suspect_others(self) -> None:
+        """Of an agent that never asked, unless it raised: its requests may have come with the key of another."""
+        for env in endpoint_of_process().others(self) if not self.calls else ():
+            env._may_be_shared |= env._several
 
     def _action(self, asked: Asked) -> Action | None:
         """The calls of the last turn, with their results as far as the request has them."""
@@ -165,12 +202,15 @@ class AgentEnv:
         text = json.dumps(calls[0] if len(calls) == 1 else calls, ensure_ascii=False)
         return Action(kind="call", text=text, result="\n".join(found) if found else None)
 
-    def _end(self) -> Reply:
+    def _end(self, agent: asyncio.Future[Any]) -> Reply:
         function = self.setting.make.function
         try:
-            returned = self._agent.result()
+            returned = agent.result()
             if self.last is None:
+                self._suspect_others()
                 raise function.error("returned without asking the model")
+            if self._may_be_shared:
+                raise function.error(SHARED)
             if isinstance(returned, str):
                 self._score = None
                 return Reply(action=Action(kind="answer", text=replace_surrogates(returned.strip())), done="answered")
@@ -182,23 +222,40 @@ class AgentEnv:
             return failed(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSetting(Setting):
-    """What the episodes of an agent share. The dialect has the tags of thoughts and calls that the model writes."""
+class RequestEnv:
+    """The environment of one request for a turn, which has the whole history. `turn` is the policy's, when it ended.
 
-    parameters: Mapping[str, Any]
-    make: Caller
+    The constructor raises SleuthError or ValueError for a history that the chat template does not render."""
+
+    def __init__(self, asked: Asked, setting: ChatSetting) -> None:
+        self.history = History(dialect=setting.dialect, template=setting.template_with)
+        pieces, limit = self.history.framed(asked).pieces, asked.max_tokens or setting.dialect.turn_tokens
+        self._opening = Reply(pieces=pieces, max_tokens=limit, stops=asked.stops)
+        self.turn: Turn | None = None
+        self._used = Usage()
+
+    async def open(self) -> Reply:
+        return self._opening
+
+    def count_tokens(self, prompt: int, completion: int) -> None:
+        self._used = Usage(prompt=prompt, completion=completion)
+
+    async def reply(self, text: str, stop: StopReason) -> Reply:
+        self.turn = replace(self.history.written(text, stop), usage=self._used)
+        return Reply(action=Action(kind="answer", text=self.turn.text), done="answered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSetting(Setting):
+    """What requests for turns share. The dialect has the tags of thoughts and calls that the model writes."""
+
     tokenizer: PreTrainedTokenizerFast | None
-    flags: Mapping[str, Any]
-    seconds: float
-    calls: int
-    turn_tokens: int
     templates: dict[str, ChatTemplate] = field(default_factory=dict, compare=False)
 
     longest_answer_key: ClassVar[str] = "env.turn_tokens"
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
-        return AgentEnv(task, self)
+        return RequestEnv(Asked(said=(Said(role="user", text=task.question),)), self)
 
     @property
     def opening(self) -> str:
@@ -208,33 +265,61 @@ class AgentSetting(Setting):
     def template_with(self, tools: tuple[Mapping[str, Any], ...]) -> ChatTemplate:
         """The chat template with these tools. Raises SleuthError if it cannot show them."""
         assert self.tokenizer is not None  # only a check has none, and plays nothing
+        assert self.template is not None
         name = json.dumps(tools, sort_keys=True)
         if name not in self.templates:
             if len(self.templates) >= KEPT:
                 self.templates.clear()
-            self.templates[name] = ChatTemplate(self.tokenizer, flags=self.flags, tools=tools)
+            self.templates[name] = ChatTemplate(self.tokenizer, flags=self.template.flags, tools=tools)
         return self.templates[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSetting(ChatSetting):
+    """What the episodes of an agent share."""
+
+    parameters: Mapping[str, Any]
+    make: Caller
+    seconds: float
+    calls: int
+
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        return AgentEnv(task, self)
+
+
+def chat_setting(card: ProtocolCard, tokenizer: PreTrainedTokenizerFast) -> ChatSetting:
+    """A model that an agent trained, without the agent: it answers requests as it answered those of the agent."""
+    return ChatSetting(
+        dialect=card.dialect,
+        prompt_name=AGENT,
+        prompt="",
+        prompt_role="raw",
+        template=ChatTemplate(tokenizer, flags=card.template_flags),
+        own_code=card.env,
+        tokenizer=tokenizer,
+    )
 
 
 def agent_setting(env: AgentEnvRecipe, tokenizer: PreTrainedTokenizerFast | None) -> AgentSetting:
     """The user's agent. Raises UserCodeError if there is none, or if it cannot be called with a task, a URL and a
     key."""
-    function = load_function(env.function, env.files)
-    require_arguments(function, 3, env.parameters, f"{function.short_name}(task, base_url, api_key)")
+    if env.function is None:
+        function = load_command(env.command or "", env.files)
+    else:
+        function = load_function(env.function, env.files)
+        require_arguments(function, 3, env.parameters, f"{function.short_name}(task, base_url, api_key)")
     return AgentSetting(
         dialect=replace(dialect_of(env.dialect), turn_tokens=env.turn_tokens),
         prompt_name=AGENT,
         prompt="",
         prompt_role="raw",
-        template=None,
+        template=None if tokenizer is None else ChatTemplate(tokenizer, flags=env.template_flags),
         own_code=env_code_in(env),
         parameters=env.parameters,
         make=Caller(function, seconds=math.inf, at_once=EPISODES_AT_ONCE),
         tokenizer=tokenizer,
-        flags=env.template_flags,
         seconds=env.seconds,
         calls=env.calls,
-        turn_tokens=env.turn_tokens,
     )
 
 
@@ -272,6 +357,10 @@ class Endpoint:
         self._episodes[key] = env
         return key
 
+    def others(self, env: AgentEnv) -> list[AgentEnv]:
+        """The other episodes under way."""
+        return [other for other in self._episodes.values() if other is not env]
+
     def remove(self, key: str) -> None:
         """Requests with this key are refused from now on."""
         self._episodes.pop(key, None)
@@ -280,12 +369,12 @@ class Endpoint:
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     async def _chat(self, request: Any) -> Any:
-        return await self._answered(request, chat_request, chat_completion, chat_chunks)
+        return await self._answered(request, chat_request, chat_answer)
 
     async def _respond(self, request: Any) -> Any:
-        return await self._answered(request, response_request, response_object, response_events)
+        return await self._answered(request, response_request, response_answer)
 
-    async def _answered(self, request: Any, read: Any, whole: Any, pieces: Any) -> Any:
+    async def _answered(self, request: Any, read: Any, answer: Any) -> Any:
         env = self._episodes.get(request.headers.get("authorization", "").removeprefix("Bearer "))
         if env is None:
             return _refused(401, "no episode under way has this key: use the api_key that the agent was called with")
@@ -300,12 +389,7 @@ class Endpoint:
             return _refused(400, str(error))
         except (AttributeError, TypeError) as error:
             return _refused(400, f"the body has not the form of OpenAI's API: {error}")
-        answer = whole(turn)
-        if body.get("stream"):
-            lines = [_event(event) for event in pieces(answer)]
-            done = [] if "output" in answer else ["data: [DONE]\n\n"]
-            return Response("".join([*lines, *done]), media_type="text/event-stream")
-        return JSONResponse(answer)
+        return answer(turn, body, MODEL)
 
 
 @cache
@@ -325,78 +409,3 @@ async def _body(request: Any) -> bytes:
 
 def _refused(status: int, reason: str) -> Any:
     return JSONResponse({"error": {"message": reason, "type": "invalid_request_error"}}, status_code=status)
-
-
-def _event(event: Json) -> str:
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event)}\n\n"
-
-
-def chat_completion(turn: Turn) -> Json:
-    """A turn as the answer of chat completions."""
-    message: Json = {"role": "assistant", "content": turn.text or (None if turn.calls else "")}
-    if turn.thought:
-        message["reasoning_content"] = turn.thought
-    if turn.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in turn.calls
-        ]
-    reason = "length" if turn.stop == "length" else "tool_calls" if turn.calls else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
-    head = {"id": f"chatcmpl-{secrets.token_hex(8)}", "object": "chat.completion", "created": int(time.time())}
-    return {**head, "model": MODEL, "choices": [choice]}
-
-
-def chat_chunks(answer: Json) -> list[Json]:
-    """The same as a stream: one chunk of all that was written, and one of why it ended."""
-    [choice] = answer["choices"]
-    delta = dict(choice["message"])
-    if calls := delta.get("tool_calls"):
-        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
-    head = {**answer, "object": "chat.completion.chunk"}
-    ends = ((delta, None), ({}, choice["finish_reason"]))
-    return [{**head, "choices": [{"index": 0, "delta": part, "finish_reason": end}]} for part, end in ends]
-
-
-def response_object(turn: Turn) -> Json:
-    """A turn as the answer of responses."""
-    name = secrets.token_hex(8)
-    output: list[Json] = []
-    if turn.text or not turn.calls:
-        content = [{"type": "output_text", "text": turn.text, "annotations": []}]
-        output.append(
-            {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed", "content": content}
-        )
-    for call in turn.calls:
-        function = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
-        output.append({"type": "function_call", "id": f"fc_{name}_{call.id}", **function})
-    cut = turn.stop == "length"
-    return {
-        "id": f"resp_{name}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "model": MODEL,
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "error": None,
-        "output": output,
-        "tools": [],
-        "tool_choice": "auto",
-        "parallel_tool_calls": True,
-    }
-
-
-def response_events(answer: Json) -> list[Json]:
-    """The same as a stream of events."""
-    events: list[Json] = [{"type": "response.created", "response": {**answer, "output": [], "status": "in_progress"}}]
-    for at, item in enumerate(answer["output"]):
-        events.append({"type": "response.output_item.added", "output_index": at, "item": item})
-        for part in item.get("content", ()):
-            place = {"item_id": item["id"], "output_index": at, "content_index": 0, "logprobs": []}
-            events.append({"type": "response.output_text.delta", "delta": part["text"], **place})
-            events.append({"type": "response.output_text.done", "text": part["text"], **place})
-        events.append({"type": "response.output_item.done", "output_index": at, "item": item})
-    end = "response.incomplete" if answer["status"] == "incomplete" else "response.completed"
-    events.append({"type": end, "response": answer})
-    return [{**event, "sequence_number": at} for at, event in enumerate(events)]

@@ -70,6 +70,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens that the policy read for a turn, and wrote in it, the token that ends it included."""
+
+    prompt: int = 0
+    completion: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """A turn of the policy as an agent gets it: its text without thought and calls."""
 
@@ -77,14 +85,15 @@ class Turn:
     thought: str
     calls: tuple[Call, ...]
     stop: StopReason
+    usage: Usage = Usage()
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def chat_request(body: Mapping[str, Any]) -> Asked:
-    """A body of chat completions. Raises BadRequestError."""
-    _require_plain(body)
+def chat_request(body: Mapping[str, Any], model: str = MODEL) -> Asked:
+    """A body of chat completions that names this model. Raises BadRequestError."""
+    _require_plain(body, model)
     stops = body.get("stop") or []
     stops = [stops] if isinstance(stops, str) else stops
     if not isinstance(stops, list) or not all(stops) or len(stops) > MAX_STOPS:
@@ -97,9 +106,9 @@ def chat_request(body: Mapping[str, Any]) -> Asked:
     )
 
 
-def response_request(body: Mapping[str, Any]) -> Asked:
-    """A body of responses. Raises BadRequestError."""
-    _require_plain(body)
+def response_request(body: Mapping[str, Any], model: str = MODEL) -> Asked:
+    """A body of responses, likewise."""
+    _require_plain(body, model)
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else _entries(body, "input")
     if body.get("instructions"):
@@ -128,9 +137,9 @@ def response_request(body: Mapping[str, Any]) -> Asked:
     )
 
 
-def _require_plain(body: Mapping[str, Any]) -> None:
-    if body.get("model") != MODEL:
-        raise BadRequestError(f"model = {body.get('model')!r}: the model that is trained is named {MODEL!r}")
+def _require_plain(body: Mapping[str, Any], model: str) -> None:
+    if body.get("model") != model:
+        raise BadRequestError(f"model = {body.get('model')!r}: the model here is named {model!r}")
     for name, values in REFUSED.items():
         if body.get(name) not in values:
             raise BadRequestError(f"{name} = {body[name]!r} is not supported here; leave it out")

@@ -16,18 +16,20 @@ from sleuth.dialect import Dialect, dialect_of
 from sleuth.episodes.frames import ChatFrame, Frame, TextFrame
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
 from sleuth.episodes.own_object import OwnObject, require_makes
-from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec
+from sleuth.episodes.protocol import AGENT, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.setting import Setting, template_of
 from sleuth.episodes.step_env import StepEnv
-from sleuth.episodes.tables import FunctionEnvRecipe
+from sleuth.episodes.tables import AgentEnvRecipe, FunctionEnvRecipe
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller, shown_value
+from sleuth.own.commands import load_command
 from sleuth.own.functions import UserCodeError, load_function, merged_sources, resolved, sources_of
 from sleuth.recipe.draft import read_toml
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.problems import tables_in
 from sleuth.recipe.schedule import scheduled
+from sleuth.render import load_tokenizer
 from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, Score, SleuthError, StopReason, Task
 
 ENDS = (None, "answered", "turns", "length", "failed")
@@ -168,10 +170,8 @@ def function_setting(env: FunctionEnvRecipe, tokenizer: PreTrainedTokenizerFast 
     )
 
 
-def trained_setting(
-    card: ProtocolCard, model: str, changes: Sequence[str], tokenizer: PreTrainedTokenizerFast | None = None
-) -> FunctionSetting:
-    """The environment of the user in which a checkpoint was trained. Its module is where the recipe of the run has it,
+def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> Setting:
+    """The environment, or the agent, of the user that trained a checkpoint. Its module is where the recipe has it,
     or in the current folder. Raises SleuthError if it may not be imported, is not there or has changed, and for
     `changes` of how the model is asked."""
     name, env = card.own_environment or "", card.env
@@ -182,16 +182,12 @@ def trained_setting(
     try:
         function = load_function(place := _trained_place(Path(model), name))
         files = tuple(Path(file) for file in env.sources if file not in function.sources)
-        table = FunctionEnvRecipe(
-            kind="python",
-            function=place,
-            parameters=env.parameters,
-            files=files,
-            dialect=card.dialect.name,
-            prompt_role="raw" if card.prompt_role == "raw" else "user",
-            template_flags=card.template_flags,
-        )
-        setting = function_setting(table, tokenizer)
+        keys = {"function": place, "parameters": env.parameters, "files": files, "dialect": card.dialect.name}
+        keys |= {"turn_tokens": card.dialect.turn_tokens, "template_flags": card.template_flags}
+        role = "raw" if card.prompt_role == "raw" else "user"
+        table = {"kind": "agent", **keys} if card.prompt == AGENT else {"kind": "python", "prompt_role": role, **keys}
+        recipe = (AgentEnvRecipe if card.prompt == AGENT else FunctionEnvRecipe).model_validate(table)
+        setting = recipe.setting(load_tokenizer(model), [])
     except SleuthError as error:
         raise SleuthError(f"{model}: was trained in {name}: {error}") from None
     if changed := code_differences({"env": env}, {"env": setting.own_code or env}):
@@ -227,7 +223,10 @@ def own_code_of(names: Sequence[str], parameters: Mapping[str, Any], files: Sequ
 
 
 def env_code_in(env: EnvFields) -> OwnCode | None:
-    """The record of the functions that an environment calls; None for our environments."""
+    """The record of the functions that an environment calls, or of the command; None for our environments."""
+    if (command := getattr(env, "command", None)) is not None:
+        loaded = load_command(command, getattr(env, "files", ()))
+        return OwnCode(functions=(command,), parameters={}, sources=dict(loaded.sources))
     if not env.functions() and not env.tool_servers():
         return None
     code = own_code_of(env.functions(), getattr(env, "parameters", {}), getattr(env, "files", ()))

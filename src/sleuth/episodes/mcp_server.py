@@ -7,8 +7,6 @@ import atexit
 import hashlib
 import json
 import logging
-import os
-import shlex
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -22,8 +20,8 @@ from weakref import finalize
 from sleuth.episodes.calls import ERROR, EpisodeCalls
 from sleuth.host.connections import key_headers
 from sleuth.host.threads import to_stderr
-from sleuth.host.variables import CLIENT_KEY_VARIABLE, KEY_VARIABLE
 from sleuth.own.calls import background_loop, delaying_engine
+from sleuth.own.commands import command_environment, command_words
 from sleuth.own.permission import CODE
 from sleuth.types import SleuthError
 
@@ -184,16 +182,8 @@ class ToolServer:
                 self._session_id = session_id
                 yield read, write
             return
-        program, *arguments = shlex.split(self.address)
-        if program in ("python", "python3"):
-            program = sys.executable
-        own_keys = {KEY_VARIABLE, CLIENT_KEY_VARIABLE}
-        started = StdioServerParameters(
-            command=program,
-            args=arguments,
-            env={name: value for name, value in os.environ.items() if name not in own_keys},
-            cwd=self.folder,
-        )
+        program, *arguments = command_words(self.address)
+        started = StdioServerParameters(command=program, args=arguments, env=command_environment(), cwd=self.folder)
         async with stdio_client(started, errlog=cast(Any, sys.__stderr__)) as (read, write):
             yield read, write
 

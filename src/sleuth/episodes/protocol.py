@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -80,6 +81,8 @@ HISTORY = {"sleuth_version", "reward", "loss", "questions_sha256"}
 
 AGENT = "agent"
 """Name of the prompt where an agent of the user writes all prompts."""
+FUNCTION = re.compile(r"[\w.]+:[\w.]+")
+"""`MODULE:NAME`; other code of the user is a command."""
 
 
 def text_sha256(text: str) -> str:
@@ -142,10 +145,11 @@ class ProtocolCard(_Record):
 
     @property
     def own_environment(self) -> str | None:
-        """The class of the user that was the environment, `MODULE:NAME`; None for ours, which have a prompt, and for an
-        agent, of which a card has not all."""
-        own = self.env is not None and not self.prompt_text and self.prompt != AGENT
-        return self.env.functions[0] if own and self.env is not None else None
+        """The class or the agent of the user that played, `MODULE:NAME`; None for ours, which have a prompt, and for a
+        command, since a card must not start one."""
+        if self.env is None or self.prompt_text or not FUNCTION.fullmatch(self.env.functions[0]):
+            return None
+        return self.env.functions[0]
 
     @property
     def retriever_is_unknown(self) -> bool:

@@ -16,12 +16,13 @@ from sleuth.answers.answer import AUDIT_SCORE, SCORE
 from sleuth.answers.factory import PaidScores, eval_reward_of, judges_in, require_gradable, scorer_warnings
 from sleuth.answers.scorers import scorer_of
 from sleuth.answers.scorers.scorer import STRICT
+from sleuth.answers.tables import EnvironmentRewardRecipe
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.episodes.function import trained_setting
-from sleuth.episodes.protocol import ProtocolCard
+from sleuth.episodes.protocol import AGENT, ProtocolCard
 from sleuth.episodes.setting import Setting
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.host.checksums import SUMS, has_checksums
@@ -224,13 +225,15 @@ def open_eval_session(
     served_as: str | None = None,
     allow_code: bool = False,
     protocol: ProtocolCard | None = None,
+    without_agent: bool = False,
 ) -> tuple[EvalSession, list[str]]:
     """A session of a checkpoint under its own protocol, with any changes of prompt, role, context, dialect or scorer,
     and notes on what differs from its training. Another dialect has its own budgets and no trained context. Passages
     come from the `index` or from servers at `urls`; without either, searches find nothing. `closed_book` is the control
     arm in which the model answers without a search. `engine` is the URL of a server that has the checkpoint; its
     weights are then not loaded here. A model without a protocol is asked in `protocol`, or else searches, unless
-    all tasks have a tool output to refine. With `allow_code` a checkpoint may name code of the user, which is run."""
+    all tasks have a tool output to refine. With `allow_code` a checkpoint may name code of the user, which is run. A
+    model that an agent of the user's trained needs none `without_agent`: it is then asked as the agent asked it."""
     carried = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
     card = carried or protocol
     overrides = EvalOverrides(
@@ -243,23 +246,24 @@ def open_eval_session(
         closed_book=closed_book,
     )
     own: Setting | None = None
-    if card is not None and card.env is not None:
+    rewards: list[RewardFields] = []
+    alone = without_agent and not allow_code and card is not None and card.prompt == AGENT
+    if card is not None and card.env is not None and not alone:
         if card.own_environment is None or not allow_code:
             instead = "evaluate it in" if card.own_environment is None else "add --allow-code, or evaluate it in"
             raise SleuthError(
                 f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
                 f"start; {instead} a recipe with an `evaluate` stage whose env names it"
             )
-        changes = [name for name, value in asdict(overrides).items() if value]
-        own = trained_setting(card, model, changes)  # raises before the weights are loaded
+        own = trained_setting(card, model, [name for name, value in asdict(overrides).items() if value])
+        paid = card.reward.parts if card.reward is not None else ()
+        rewards += [EnvironmentRewardRecipe(kind="environment") for part in paid if part.kind == "environment"]
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
         max_positions, notes = context_of(loaded), []
-    if own is not None and card is not None:
-        own = trained_setting(card, model, (), tokenizer)
     if carried is not None and not has_checksums(Path(model)):
         notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
     if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):
@@ -267,6 +271,10 @@ def open_eval_session(
             f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here, and it is asked as an "
             "agent that searches: if it is another, install its family or evaluate it by a stage of a recipe"
         )
+    if card is not None and alone:
+        from sleuth.episodes.agent import chat_setting  # which imports a server
+
+        own = chat_setting(card, tokenizer)
     adopted = environment_of(card.dialect if card is not None else None, tasks)
     setting: Setting
     differences: list[str] | None
@@ -291,6 +299,7 @@ def open_eval_session(
         temperature=1.0 if samples > 1 else 0.0,
         samples=samples,
         scorer=answer_scorer.name,
+        rewards=rewards,
     )
     return session, notes + differences + setting.notes() + context_notes + scorer_warnings(
         [answer_scorer.name], setting

@@ -15,6 +15,7 @@ from threading import Lock, Thread
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from sleuth.own.commands import AgentCommand
 from sleuth.own.functions import UserCodeError, UserFunction
 from sleuth.own.permission import prints_to_stderr
 
@@ -42,7 +43,7 @@ class Caller:
     """
 
     def __init__(
-        self, function: UserFunction, *, seconds: float, delays_engine: bool = False, at_once: int = 1
+        self, function: UserFunction | AgentCommand, *, seconds: float, delays_engine: bool = False, at_once: int = 1
     ) -> None:
         self.function = function
         self.seconds = seconds

@@ -60,7 +60,7 @@ class UserFunction:
     def raised(self, error: BaseException) -> UserCodeError:
         """An error at the line of the user's code that raised `error`."""
         where = _line_in(error.__traceback__, self._files) or self.where
-        return UserCodeError(f"{where}: {self.short_name}: {_told(error)}")
+        return UserCodeError(f"{where}: {self.short_name}: {told(error)}")
 
     @property
     def _files(self) -> set[Path]:
@@ -86,7 +86,7 @@ def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
     """What `my_rewards:brevity` or `folder/my_rewards.py:brevity` names, which reads these `files`; its module is
     imported, again if its source or one of the files has changed. Raises UserCodeError if there is no such module, name
     or file, or if the import fails; CodeRefusedError, before the import, if it may not run here."""
-    read = {str(file): _sha256(file) for file in files}
+    read = {str(file): file_hash(file) for file in files}
     module, attribute, found = _load(name, read)
     place = _source_of(module)
     is_file = name.partition(":")[0].endswith(SOURCE)
@@ -203,7 +203,8 @@ _READ: dict[str, dict[str, str]] = {}
 """The files that their functions read, and the hashes that these had, likewise."""
 
 
-def _sha256(file: Path) -> str:
+def file_hash(file: Path) -> str:
+    """The sha256 of a file. Raises UserCodeError if it cannot be read."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
@@ -297,7 +298,7 @@ def _import_error(error: BaseException, file: Path, files: set[Path]) -> UserCod
     if isinstance(error, SyntaxError) and error.filename:
         return UserCodeError(f"{shown(Path(error.filename))}:{error.lineno}: {type(error).__name__}: {error.msg}")
     where = _line_in(error.__traceback__, files) or (shown(file) if file.suffix == SOURCE else str(file))
-    return UserCodeError(f"{where}: cannot be imported: {_told(error)}")
+    return UserCodeError(f"{where}: cannot be imported: {told(error)}")
 
 
 def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
@@ -408,6 +409,7 @@ def _line_in(traceback: TracebackType | None, files: set[Path]) -> str:
     return where
 
 
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
+    """The kind and the text of an error, in one line."""
     text = replace_surrogates(" ".join(str(error).split())[:300])
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -11,7 +11,7 @@ from typing import Any
 from sleuth import __version__
 from sleuth.data.hub import HubLocation
 from sleuth.dialect import Dialect
-from sleuth.episodes.protocol import OwnCode, ProtocolCard
+from sleuth.episodes.protocol import AGENT, OwnCode, ProtocolCard
 from sleuth.host.atomic import write_text
 from sleuth.host.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.recipe import Recipe, StageFields
@@ -238,6 +238,7 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageF
     if protocol is not None and protocol.env is not None:
         acts = f"It acts with {_own_code(protocol.env)}, code that is no part of this checkpoint: evaluate it"
         alone = f", or `sleuth serve {place} --allow-code`" if protocol.own_environment else ""
+        alone += f", or let your agent ask it at `sleuth serve {place}`" if protocol.prompt == AGENT else ""
         return [f"{acts} in a recipe whose `env` names it{alone}."]
     index = " --index DIR" if protocol is None or environment_of(protocol.dialect).needs_index else ""
     lines = ["```", f"sleuth eval {place} --questions FILE{index}", "```"]

@@ -13,6 +13,8 @@ from typing import Any
 from sleuth.cite.dialect import refines
 from sleuth.cite.rows import TOOL_OUTPUT, evidence_of
 from sleuth.dialect import Dialect
+from sleuth.episodes.agent import ChatSetting, RequestEnv
+from sleuth.episodes.agent_messages import Asked
 from sleuth.evaluation.certainty import Certainty
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.recipe.data import AskWith
@@ -40,6 +42,8 @@ class Agent:
     context: int
     facts: Mapping[str, Any]
     certainty: Certainty | None = None
+    requests: Callable[[Asked], RequestEnv] | None = None
+    """For a model that the user's own agent asks: opens the environment of a request, with its history and tools."""
 
     @property
     def max_characters(self) -> int:
@@ -77,6 +81,7 @@ def agent_of(
         context=session.context,
         facts=facts,
         certainty=certainty,
+        requests=(lambda asked: RequestEnv(asked, setting)) if type(setting) is ChatSetting else None,
     )
 
 

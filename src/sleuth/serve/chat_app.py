@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from importlib.resources import files
+from typing import Any, cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,14 +17,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sleuth.episodes.agent_answers import chat_answer, response_answer
+from sleuth.episodes.agent_messages import BadRequestError, chat_request, response_request
 from sleuth.serve.access import Access, Counters, Gate, Limits, file_route
 from sleuth.serve.agent import Agent
 from sleuth.serve.answers import ResponseWriter, chat_completion, chat_stream, new_head, response_stream
 from sleuth.serve.conversation import Event as ConversationEvent
-from sleuth.serve.conversation import conversation
+from sleuth.serve.conversation import conversation, turn
 from sleuth.serve.engine_thread import ClientDisconnected, EngineThread, Event, EventStream, cancel_on_disconnect
 from sleuth.serve.refused import TOO_LONG, Refused, read_json, refused_answer
-from sleuth.serve.wire import ChatRequest, ResponseRequest
+from sleuth.serve.wire import ChatRequest, ResponseRequest, TurnRequest
+from sleuth.types import SleuthError
 
 ASSETS = {
     "/": ("page.html", "text/html"),
@@ -87,6 +91,8 @@ class _RequestHandler:
         self._numbers = itertools.count()
 
     async def chat(self, request: Request) -> Response:
+        if self._agent.requests is not None:
+            return await self._turn(request, chat_request, chat_answer)
         body = await read_json(request, ChatRequest)
         events = self._conversation(body, "messages")
         if not body.stream:
@@ -97,6 +103,8 @@ class _RequestHandler:
         return self._stream(chat_stream(events, head, with_usage=body.with_usage))
 
     async def respond(self, request: Request) -> Response:
+        if self._agent.requests is not None:
+            return await self._turn(request, response_request, response_answer)
         body = await read_json(request, ResponseRequest)
         events = self._conversation(body, "input")
         response = ResponseWriter(body, self._agent.name)
@@ -106,6 +114,21 @@ class _RequestHandler:
         for event in await cancel_on_disconnect(request, self._whole(events)):
             response.receive(event)
         return JSONResponse(response.body)
+
+    async def _turn(self, request: Request, read: Any, answer: Any) -> Response:
+        """The model's turn after a whole history, as the user's own agent asks for it."""
+        body = await read_json(request, TurnRequest)
+        self._require_model(body.model)
+        given = {**body.model_dump(), "model": self._agent.name}
+        try:
+            env = cast("Any", self._agent.requests)(read(given, self._agent.name))
+        except (BadRequestError, SleuthError, ValueError, RecursionError) as error:  # such as a template without tools
+            raise Refused(400, str(error)) from None
+        except (AttributeError, TypeError) as error:
+            raise Refused(400, f"the body has not the form of OpenAI's API: {error}") from None
+        events = turn(self._agent, env, temperature=body.temperature or 0.0, key=self._key(body.seed))
+        [said] = await cancel_on_disconnect(request, self._whole(events))
+        return answer(said, given, self._agent.name)
 
     def _conversation(self, body: ChatRequest | ResponseRequest, field: str) -> AsyncGenerator[ConversationEvent, None]:
         """The events of the answer to the question in `field`. Raises `Refused` for another model or a question that

@@ -13,6 +13,8 @@ from sleuth.answers.match import appears_in, normalise
 from sleuth.cite.claims import tagged
 from sleuth.data.spans import STOP_WORDS, WORD, sentences
 from sleuth.dialect import Dialect
+from sleuth.episodes.agent import RequestEnv
+from sleuth.episodes.agent_messages import Turn
 from sleuth.evaluation.certainty import signals_of
 from sleuth.evaluation.intervals import Measured
 from sleuth.read.dialect import QUOTED
@@ -234,6 +236,20 @@ async def conversation(
                         yield over(part)
     except PromptTooLong as error:
         raise Refused(400, str(error), param=field, code=TOO_LONG) from None
+
+
+async def turn(
+    agent: Agent, env: RequestEnv, *, temperature: float, key: tuple[int, ...]
+) -> AsyncGenerator[Turn, None]:
+    """The model's turn after a history. Raises `Refused` where that leaves no room in the context."""
+    limits = {"context": agent.context, "temperature": temperature, "key": key}
+    try:
+        async for _ in play(env, agent.engine, agent.renderer, **limits):
+            pass
+    except PromptTooLong as error:
+        raise Refused(400, str(error), param="messages", code=TOO_LONG) from None
+    assert env.turn is not None
+    yield env.turn
 
 
 def _weighed(agent: Agent, task: Task, answer: str, episode: Trajectory) -> tuple[Measured | None, str | None]:

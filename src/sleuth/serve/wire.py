@@ -76,6 +76,10 @@ class BaseRequest(BaseModel):
     top_logprobs: Annotated[Any, only(0)] = None
 
 
+class TurnRequest(BaseRequest, extra="allow"):
+    """A request for a turn of the model after the whole history, in either API."""
+
+
 Said = Sequence["Message | InputItem"]
 """What was said, and other items without a role."""
 Items = TypeVar("Items", bound=Said)

@@ -14,6 +14,7 @@ from sleuth.dialect import dialect_of, require_speakable
 from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.mcp_server import tool_server
 from sleuth.host.model_path import require_model
+from sleuth.own.commands import load_command
 from sleuth.own.functions import UserFunction, load_function
 from sleuth.own.permission import CODE
 from sleuth.recipe.draft import Key, emit_value
@@ -128,7 +129,11 @@ def _require_server(address: str, server: StrictModel) -> None:
 
 def _load(name: str, table: StrictModel) -> UserFunction:
     """The function, with those of its files that exist: the others are reported by their own key."""
-    return load_function(name, [file for file in getattr(table, "files", ()) if file.is_file()])
+    return load_function(name, _files_of(table))
+
+
+def _files_of(table: StrictModel) -> list[Path]:
+    return [file for file in getattr(table, "files", ()) if file.is_file()]
 
 
 def _require_reward(name: str, reward: StrictModel) -> None:
@@ -163,6 +168,7 @@ REQUIRED: dict[str, Callable[[Any, StrictModel], object]] = {
     "prompt": _require_prompt,
     "text": lambda name, table: read_prompt(name),
     "function": _load,
+    "agent_command": lambda command, table: load_command(command, _files_of(table)),
     "functions": lambda names, table: [_load(name, table) for name in names],
     "reward": _require_reward,
     "tools": _require_tools,
