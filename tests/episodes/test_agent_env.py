@@ -430,10 +430,14 @@ def test_requests_that_are_refused_are_no_deeper_calls(agents: Callable[..., Age
 def test_an_endpoint_that_cannot_be_opened_says_why(
     agents: Callable[..., AgentSetting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def closed() -> None:
-        raise OSError("no port is free")
+    errors = [OSError("no port is free")]
 
-    monkeypatch.setattr("sleuth.episodes.agent.endpoint_of_process", closed)
+    def closed_at_first() -> Any:
+        if errors:
+            raise errors.pop()
+        return endpoint_of_process()
+
+    monkeypatch.setattr("sleuth.episodes.agent.endpoint_of_process", closed_at_first)
     with pytest.raises(OSError, match="no port is free"):
         played(agents("silent"), "42<|im_end|>")
 

@@ -80,7 +80,7 @@ class AgentCommand:
             try:
                 status = await process.wait()
             finally:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, PermissionError):  # nobody is left: Linux, and macOS
                     os.killpg(process.pid, signal.SIGKILL)
             if status:
                 raise self.error(f"ended with status {status}{self._reason(_tail(errors))}")
