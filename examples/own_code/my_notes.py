@@ -6,24 +6,7 @@ import re
 
 from sleuth.types import Action, Piece, Reply, StopReason, Task
 
-COLOURS = [
-    "red",
-    "orange",
-    "yellow",
-    "green",
-    "blue",
-    "purple",
-    "pink",
-    "brown",
-    "black",
-    "white",
-    "grey",
-    "silver",
-    "golden",
-    "pale",
-    "dark",
-    "striped",
-]
+COLOURS = ["red", "green", "blue", "pink", "black", "white", "grey", "golden", "dark", "striped"]
 THINGS = ["door", "gate", "box", "chest", "safe", "drawer"]
 
 
@@ -31,7 +14,8 @@ def rows(*, seed: int = 0, limit: int = 64):
     """Questions about one of 60 sentences."""
     rng = random.Random(seed)
     for at in range(limit):
-        names = rng.sample([f"{colour} {thing}" for colour in COLOURS for thing in THINGS], 60)
+        names = [f"{colour} {thing}" for colour in COLOURS for thing in THINGS]
+        rng.shuffle(names)
         codes = [str(rng.randint(10, 99)) for _ in names]
         text = " ".join(f"The {name} has the code {code}." for name, code in zip(names, codes, strict=True))
         asked = rng.randrange(len(names))

@@ -10,7 +10,7 @@ from chat_tokenizers import KEEPS, chat_tokenizer
 
 from sleuth.dialect import dialect_of
 from sleuth.episodes.frames import TextFrame
-from sleuth.episodes.function import FunctionEnv
+from sleuth.episodes.function import FunctionEnv, trained_setting
 from sleuth.episodes.own_object import OwnObject
 from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.own.calls import Caller
@@ -259,3 +259,14 @@ def test_an_environment_that_writes_its_prompt_takes_no_prompt_role(folder: Path
     opening = asyncio.run(table.setting(chat_tokenizer(KEEPS), [TASK]).env(TASK).open())
     assert opening.action is not None
     assert "played.py:5: Echo: has the methods open and reply, which write the prompt" in opening.action.failure
+
+
+def test_a_checkpoint_is_asked_with_the_messages_and_limits_of_its_training(folder: Path) -> None:
+    tokenizer = chat_tokenizer(KEEPS)
+    table = FunctionEnvRecipe(kind="python", function="walked.py:Walk", prompt_role="user", turn_tokens=7)
+    setting = table.setting(tokenizer, [TASK])
+    card = setting.protocol("strict", 500)
+    again = trained_setting(card, str(folder / "run" / "checkpoints" / "step-000001"), (), tokenizer)
+    opening = asyncio.run(again.env(TASK).open())
+    assert opening == asyncio.run(setting.env(TASK).open())
+    assert (opening.max_tokens, opening.pieces[0].text) == (7, "<|im_start|>user\n")
