@@ -205,7 +205,7 @@ CORE = Family(
         "token_f1": "sleuth.answers.tables:TokenF1Recipe",
         "format": "sleuth.answers.tables:FormatRecipe",
         "python": "sleuth.answers.tables:FunctionRewardRecipe",
-        "agent": "sleuth.answers.tables:AgentRewardRecipe",
+        "environment": "sleuth.answers.tables:EnvironmentRewardRecipe",
     },
     judges={
         "lexical": "sleuth.judges.tables:LexicalJudgeRecipe",

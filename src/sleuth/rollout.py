@@ -22,6 +22,7 @@ from sleuth.types import (
     Group,
     Reward,
     Sampling,
+    Score,
     Segment,
     SleuthError,
     Task,
@@ -38,6 +39,7 @@ class TrajectoryEnd:
 
     actions: tuple[Action, ...]
     stop: str
+    score: Score | None = None
 
 
 class PromptTooLong(SleuthError):  # noqa: N818
@@ -89,7 +91,8 @@ async def play(
                 tokens.extend(segment.tokens)
                 yield segment
             if full or reply.done is not None:
-                yield TrajectoryEnd(actions=tuple(actions), stop=reply.done or "length")
+                stop = reply.done or "length"
+                yield TrajectoryEnd(actions=tuple(actions), stop=stop, score=await _own_score(env, stop))
                 return
             limits = Sampling(
                 max_tokens=min(reply.max_tokens, room), temperature=temperature, stops=reply.stops, key=(*key, turn)
@@ -117,6 +120,10 @@ async def close(env: Any) -> None:
         await closing
 
 
+async def _own_score(env: Any, stop: str) -> Score | None:
+    return await env.score() if stop != "failed" and hasattr(env, "score") else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """What the episodes of one phase share: engine, encoder and limits. `key` is (seed, stage, step)."""
@@ -134,7 +141,8 @@ class Rollout:
         limits = {"context": self.context, "temperature": self.temperature, "key": (*self.key, prompt, sample)}
         async for part in play(env, self.engine, self.renderer, **limits):
             if isinstance(part, TrajectoryEnd):
-                trajectories.append(Trajectory(segments=tuple(segments), actions=part.actions, stop=part.stop))
+                ended = {"actions": part.actions, "stop": part.stop, "score": part.score}
+                trajectories.append(Trajectory(segments=tuple(segments), **ended))
                 segments = []
             elif isinstance(part, Segment):
                 segments.append(part)

@@ -276,13 +276,15 @@ class Trajectory:
     """Segments in order: exactly what the model saw. `actions` belong to all turns in them, copied earlier ones too.
 
     `stop` is `answered`, `turns` (no turn was left), `length` (the context was full or, in some dialects, the turn),
-    `failed` (the retriever did not answer: the score will be missing) or `rewritten` (a chat template rewrote the
-    history: the episode's next trajectory continues).
+    `failed` (the retriever did not answer: the score will be missing) or `rewritten` (a template or the environment
+    rewrote the history: the episode's next trajectory continues). `score` is what the environment itself gave at the
+    end, without a value if it could not; None from environments that give none.
     """
 
     segments: tuple[Segment, ...]
     actions: tuple[Action, ...] = ()
     stop: str = "answered"
+    score: Score | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -462,7 +464,9 @@ class Reply:
 
 
 class Env(Protocol):
-    """What the policy interacts with, in text; single use. `open` gives the prompt, `reply` answers one turn."""
+    """What the policy interacts with, in text; single use. `open` gives the prompt, `reply` answers one turn. One that
+    scores its episodes has a method `score`, called once at the end, which returns a `Score` or None; one that opens
+    something has a method `close`."""
 
     async def open(self) -> Reply: ...
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from chat_tokenizers import KEEPS, STRIPS, chat_tokenizer
 
-from sleuth.answers.tables import agent_score
+from sleuth.answers.tables import EnvironmentReward
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.agent import AgentSetting, agent_setting, endpoint_of_process
 from sleuth.episodes.fitting import require_room
@@ -26,7 +26,7 @@ from sleuth.learn.models import load_model
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
-from sleuth.types import Episode, Piece, Reply, Sampling, StopReason, Task
+from sleuth.types import Episode, Piece, Reply, Sampling, Score, StopReason, Task
 
 ROOT = Path(__file__).parents[2]
 AGENTS = '''
@@ -252,7 +252,7 @@ def test_an_agent_with_a_tool_is_recorded_as_the_policy_saw_it(name: str, agents
         "<|im_start|>assistant\nIt is 42.<|im_end|>"
     )
     assert '"description": "Doubles."' in whole
-    assert agent_score(episode, setting.dialect) == 0.0
+    assert EnvironmentReward().score(episode).value == 0.0
 
 
 def test_a_template_that_drops_thoughts_makes_linked_trajectories(agents: Callable[..., AgentSetting]) -> None:
@@ -262,7 +262,7 @@ def test_a_template_that_drops_thoughts_makes_linked_trajectories(agents: Callab
     assert "small" in first.text
     assert "small" not in second.text
     assert [segment.text for segment in second.segments if segment.author == "policy"] == ["42"]
-    assert agent_score(episode, agents("with_a_tool").dialect) == 1.0
+    assert EnvironmentReward().score(episode).value == 1.0
 
 
 def test_a_history_that_an_agent_rewrites_starts_a_new_trajectory_under_one_score(
@@ -272,7 +272,7 @@ def test_a_history_that_an_agent_rewrites_starts_a_new_trajectory_under_one_scor
     [episode] = played(setting, "1234<|im_end|>", "56789<|im_end|>")
     assert [one.stop for one in episode.trajectories] == ["rewritten", "answered"]
     assert "You said 1234. Go on." in episode.trajectory.text
-    assert agent_score(episode, setting.dialect) == 0.5
+    assert EnvironmentReward().score(episode).value == 0.5
 
 
 @pytest.mark.parametrize(
@@ -334,15 +334,19 @@ def test_a_call_that_an_agent_changes_is_read_as_it_was_changed(agents: Callable
 
 
 @pytest.mark.parametrize(
-    ("what", "text", "result", "failure"),
-    [("number", "hm", "0.5", ""), ("odd text", "a?b", None, ""), ("huge", "", None, "returns: returned 1000")],
+    ("what", "text", "score", "failure"),
+    [
+        ("number", "hm", Score(value=0.5), ""),
+        ("odd text", "a?b", None, ""),
+        ("huge", "", None, "returns: returned 1000"),
+    ],
 )
 def test_an_agent_returns_numbers_of_any_kind_and_text_that_files_can_hold(
-    what: str, text: str, result: str | None, failure: str, agents: Callable[..., AgentSetting]
+    what: str, text: str, score: Score | None, failure: str, agents: Callable[..., AgentSetting]
 ) -> None:
     [episode] = played(agents("returns", parameters={"what": what}), "hm<|im_end|>")
     last = episode.trajectory.actions[-1]
-    assert (last.text, last.result) == (text, result)
+    assert (last.text, episode.trajectory.score) == (text, score)
     assert failure in (last.failure or "")
 
 
@@ -423,7 +427,7 @@ def test_an_agent_that_is_asked_for_its_prompt_alone_is_let_go(agents: Callable[
 def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callable[..., AgentSetting]) -> None:
     [episode] = played(agents("talkative"), "yes<|im_end|>", context=200)
     assert episode.trajectory.stop == "length"
-    assert agent_score(episode, agents("talkative").dialect) == 0.0
+    assert EnvironmentReward().score(episode).value == 0.0
     assert not endpoint_of_process()._episodes
 
 

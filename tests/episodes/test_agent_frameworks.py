@@ -13,7 +13,7 @@ from chat_tokenizers import KEEPS, chat_tokenizer
 from transformers import PreTrainedTokenizerFast
 from verb import sleuth
 
-from sleuth.answers.tables import agent_score
+from sleuth.answers.tables import EnvironmentReward
 from sleuth.episodes.agent import agent_setting
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.episodes.tables import AgentEnvRecipe
@@ -55,7 +55,7 @@ def test_an_agent_of_a_framework_is_played_and_recorded(
         [trajectory] = episode.trajectories
         call, last = trajectory.actions
         assert (json.loads(call.text)["arguments"], call.result) == ('{"expression": "6*7"}', "42")
-        assert (last.text, agent_score(episode, setting.dialect)) == ("42", 1.0)
+        assert (last.text, EnvironmentReward().score(episode).value) == ("42", 1.0)
 
 
 TEMPLATE = (
@@ -84,7 +84,7 @@ slots = 64
 probe_prompts = 0
 data = {{ questions = "sums.jsonl" }}
 env = {{ kind = "agent", function = "{module}.py:solve", turn_tokens = 24 }}
-reward = [{{ kind = "agent" }}]
+reward = [{{ kind = "environment" }}]
 """
 
 

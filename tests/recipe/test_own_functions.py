@@ -116,7 +116,7 @@ def problems(recipe: Path, *overrides: str) -> list[str]:
         (
             "stage.1.reward=[{ kind = 'own_names:brevity' }]",
             'stage.1.reward.0.kind = "own_names:brevity": should be one of "answer", "token_f1", "format", "python", '
-            '"agent", "cited_answer", "suffix", "gain", "citation", "rubric"; for a function of your own, set '
+            '"environment", "cited_answer", "suffix", "gain", "citation", "rubric"; for a function of your own, set '
             'kind = "python" and function = "own_names:brevity"',
         ),
         (

@@ -111,7 +111,7 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "token_f1", "format", '
-            '"python", "agent", "cited_answer", "suffix", "gain", "citation", "rubric"',
+            '"python", "environment", "cited_answer", "suffix", "gain", "citation", "rubric"',
         ),
         (
             "stage.1.reward.0.kind=searched",

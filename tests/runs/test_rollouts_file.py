@@ -37,8 +37,9 @@ PLAYED = Trajectory(
         Segment(author="env", tokens=(), text="", cut=12),
     ),
     actions=(Action(kind="search", text="Ada", passages=(PASSAGE,)), Action(kind="answer", text="Tarn")),
+    score=Score(value=0.5),
 )
-FAILED = Trajectory(segments=(), stop="failed")
+FAILED = Trajectory(segments=(), stop="turns", score=Score(value=None, note="my_env.py:3: Ledger.score: no"))
 
 
 def group(*scores: Score, task: Task = TASK) -> Group:

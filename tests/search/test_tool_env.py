@@ -304,12 +304,13 @@ def test_an_episode_that_leaves_its_record_finds_its_tools_where_the_record_left
     assert found == ["one", "two", "page 3"]
 
 
-def test_a_class_that_does_not_take_the_task_is_refused(tmp_path: Path) -> None:
+def test_a_class_may_be_made_without_the_task(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text(
-        'class Bare:\n    def read(self) -> str:\n        """Reads."""\n        return ""\n'
+        'class Bare:\n    def read(self) -> str:\n        """Reads."""\n        return "read"\n'
     )
-    with pytest.raises(UserCodeError, match=r"bare.py:1: Bare: takes 0 arguments; expected Bare\(task\)"):
-        FunctionTool(load_function(f"{tmp_path}/bare.py:Bare.read"), seconds=5)
+    tool = FunctionTool(load_function(f"{tmp_path}/bare.py:Bare.read"), seconds=5)
+    [reply] = play(ToolEnv(TASK, DIALECT, "{question}", {"read": tool}), call("read"))
+    assert reply.action.result == "read"
 
 
 class Library:

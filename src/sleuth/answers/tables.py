@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 from sleuth import family
-from sleuth.answers.answer import EpisodeReward, answer_reward_of, opened_answer, token_f1
+from sleuth.answers.answer import EpisodeReward, RewardOfEpisodes, answer_reward_of, opened_answer, token_f1
 from sleuth.answers.function import FunctionReward, function_reward_of
 from sleuth.answers.match import exact_match
 from sleuth.answers.scorers import scorer_of
 from sleuth.dialect import Dialect
 from sleuth.recipe.envs import EpisodeKind
 from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs, ScorerName
-from sleuth.types import Episode, Reward, StepFigure
+from sleuth.types import Episode, Reward, Score, StepFigure
 
 
 class EpisodeRewardRecipe(RewardFields):
@@ -132,32 +133,44 @@ class FunctionRewardRecipe(FunctionFields, RewardFields):
         return function_reward_of(self)
 
 
-def agent_score(episode: Episode, dialect: Dialect) -> float:
-    """The score that an agent of the user's returned; or, of an answer that it returned, whether it is a golden one. 0
-    where the context was full before it returned."""
-    last = episode.trajectory.actions[-1] if episode.trajectory.stop == "answered" else None
-    if last is None:
-        return 0.0
-    if last.result is not None:
-        return float(last.result)
-    return float(exact_match(last.text, episode.task.golden_answers))
+class EnvironmentReward(RewardOfEpisodes):
+    """The score that an environment or an agent of the user's gave; where it gave none, whether its last answer is
+    a golden one. Missing where the environment's own is, and without golden answers to compare with."""
+
+    def score(self, episode: Episode) -> Score:
+        trajectory = episode.trajectory
+        given, last = trajectory.score, trajectory.actions[-1:]
+        if given is None and not episode.task.golden_answers:
+            return Score(value=None, note=f"{NO_SCORE}, and question {episode.task.id!r} has no golden answers")
+        if given is None:
+            answers = [one.text for one in last if one.kind == "answer" and trajectory.stop == "answered"]
+            given = Score(value=float(any(exact_match(one, episode.task.golden_answers) for one in answers)))
+        if given.value is None:
+            return replace(given, note=given.note or NO_SCORE)
+        return Score(value=given.value, parts={"environment": given.value})
 
 
-class AgentRewardRecipe(EpisodeRewardRecipe):
-    """The score that an agent of your own returns, or whether the answer that it returns is a golden one
-    (docs/how-to/agents.md)."""
+NO_SCORE = "the environment gave no score"
+
+
+class EnvironmentRewardRecipe(RewardFields):
+    """The score that an environment or an agent of your own gives; where it gives none, 1 for a golden answer
+    (docs/how-to/own_code.md)."""
 
     figures: ClassVar[tuple[StepFigure, ...]] = (
         StepFigure(
-            "agent",
-            "The score that the agent returned, or 1 for a golden answer.",
-            "Agent's score",
+            "environment",
+            "The score that the environment or the agent gave, or 1 for a golden answer.",
+            "Environment's score",
             "mean over the step's episodes",
         ),
     )
-    kind: Literal["agent"]
-    measure = staticmethod(agent_score)
+    needs_answers: ClassVar[bool] = False
+    kind: Literal["environment"]
 
     @property
     def highest(self) -> None:
         """Only its author knows."""
+
+    def build(self, inputs: RewardInputs) -> Reward:
+        return EnvironmentReward()

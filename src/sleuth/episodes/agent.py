@@ -45,7 +45,7 @@ from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import Caller, delaying_engine, finite_number, shown_value
 from sleuth.own.functions import UserCodeError, load_function, require_arguments
 from sleuth.rollout import EPISODES_AT_ONCE
-from sleuth.types import Action, Env, EpisodeKey, Reply, SleuthError, StopReason, Task
+from sleuth.types import Action, Env, EpisodeKey, Reply, Score, SleuthError, StopReason, Task
 
 if TYPE_CHECKING:
     from sleuth.episodes.tables import AgentEnvRecipe
@@ -80,6 +80,7 @@ class AgentEnv:
         self.calls = 0
         self.pending: Pending | None = None
         self.last: Turn | None = None
+        self._score: Score | None = Score(value=0.0)
         self._received: list[Pending] = []
         self._ended = False
         self._lock = Lock()  # of the two above, which the thread of the endpoint reads too
@@ -98,6 +99,10 @@ class AgentEnv:
         self.last = self.history.written(text, stop)
         self.pending.answer.set_result(self.last)
         return await self._next()
+
+    async def score(self) -> Score | None:
+        """The number that the agent returned, 0 where the context was full before it did; None of an answer."""
+        return self._score
 
     async def close(self) -> None:
         """Ends the agent, whose requests get no answer any more."""
@@ -167,9 +172,11 @@ class AgentEnv:
             if self.last is None:
                 raise function.error("returned without asking the model")
             if isinstance(returned, str):
+                self._score = None
                 return Reply(action=Action(kind="answer", text=replace_surrogates(returned.strip())), done="answered")
-            if (score := finite_number(returned)) is not None:
-                return Reply(action=Action(kind="answer", text=self.last.text, result=repr(score)), done="answered")
+            if (value := finite_number(returned)) is not None:
+                self._score = Score(value=value)
+                return Reply(action=Action(kind="answer", text=self.last.text), done="answered")
             raise function.error(f"returned {shown_value(returned)}; expected an answer (text) or a score (a number)")
         except UserCodeError as error:
             return failed(error)

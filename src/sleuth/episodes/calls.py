@@ -12,7 +12,7 @@ from typing import Any
 from sleuth.dialect import Dialect, Tool
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import delaying_engine
-from sleuth.types import Action, EpisodeKey, Group, Task
+from sleuth.types import Action, EpisodeKey, Group, Score, Task
 
 ERROR = "error: "
 """What the policy reads before the reason why a call has no result."""
@@ -81,6 +81,11 @@ class CallRecord:
             for prompt, group in played.items()
             for episode in group.episodes
         }
+        self.ended = {
+            (prompt, episode.sample): episode.trajectory
+            for prompt, group in played.items()
+            for episode in group.episodes
+        }
         self._running: dict[tuple[str, str], asyncio.Future[str]] = {}
 
     async def shared(self, task: Task, call: str, make: Callable[[], Awaitable[str]]) -> str:
@@ -94,9 +99,9 @@ class CallRecord:
 class EpisodeCalls:
     """The calls of one episode. `objects` are those of tools that live as long as it, by their classes and servers.
 
-    With the `record` of a step that was played before, the episode gets the results that it got then, call by call, and
-    the calls are not made again. If it takes another course, those that were left out are made before the next one, so
-    that its tools know of them.
+    With the `record` of a step that was played before, the episode gets the results that it got then, call by call, its
+    end and its score, and the calls are not made again. If it takes another course, those that were left out are made
+    before the next one, so that its tools know of them.
     """
 
     def __init__(self, task: Task, key: EpisodeKey = (0, 0), record: CallRecord | None = None) -> None:
@@ -104,6 +109,7 @@ class EpisodeCalls:
         self.objects: dict[Any, Any] = {}
         self._record = record
         self._recorded = deque(record.recorded.get(key, ())) if record is not None else deque[Action]()
+        self._ended = record.ended.get(key) if record is not None else None  # None too once it took another course
         self._left_out: list[Callable[[], Awaitable[str]]] = []
 
     async def result(self, call: str, make: Callable[[], Awaitable[str]], *, shared: bool) -> str:
@@ -113,8 +119,25 @@ class EpisodeCalls:
                 self._left_out.append(make)
             return str(self._recorded.popleft().result)
         self._recorded.clear()
+        self._ended = None
         if shared and self._record is not None:
             return await self._record.shared(self.task, call, make)
+        await self._catch_up()
+        return await make()
+
+    async def is_done(self, ask: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether an environment has ended the episode after its last call."""
+        if self._ended is None:
+            return await ask()
+        return not self._recorded and self._ended.stop == "answered" and self._ended.actions[-1].kind == "call"
+
+    async def score(self, ask: Callable[[], Awaitable[Score | None]]) -> Score | None:
+        """What an environment gives for the episode."""
+        if self._ended is not None and not self._recorded:
+            return self._ended.score
+        await self._catch_up()
+        return await ask()
+
+    async def _catch_up(self) -> None:
         while self._left_out:
             await self._left_out.pop(0)()
-        return await make()

@@ -80,6 +80,7 @@ _CREDIT = pa.struct(
         ("end", pa.int32()),
     ]  # null end: to the last token
 )
+_OWN_SCORE = pa.struct([("value", pa.float64()), ("note", pa.string())])  # null value: missing
 MAGIC = b"PAR1"
 SCHEMA = pa.schema(
     [
@@ -107,6 +108,7 @@ SCHEMA = pa.schema(
         ("advantage", pa.float64()),  # null: missing, or the group was not trained
         ("segments", pa.list_(_SEGMENT)),
         ("actions", pa.list_(_ACTION)),
+        ("own_score", _OWN_SCORE),  # null: the environment gives none, or an older file
     ]
 )
 
@@ -172,6 +174,7 @@ def _rows_of_group(index: int, group: Group, advantages: Sequence[float | None])
                 "advantage": advantage,
                 "segments": [_row(segment, _SEGMENT) for segment in trajectory.segments],
                 "actions": [_action_row(action) for action in trajectory.actions],
+                "own_score": trajectory.score and _row(trajectory.score, _OWN_SCORE),
             }
 
 
@@ -263,7 +266,10 @@ def _score(row: Mapping[str, Any]) -> Score:
 
 def _trajectory(row: Mapping[str, Any]) -> Trajectory:
     return Trajectory(
-        segments=tuple(map(_segment, row["segments"])), actions=tuple(map(_action, row["actions"])), stop=row["stop"]
+        segments=tuple(map(_segment, row["segments"])),
+        actions=tuple(map(_action, row["actions"])),
+        stop=row["stop"],
+        score=Score(**row["own_score"]) if row["own_score"] else None,
     )
 
 

@@ -58,12 +58,14 @@ class SearchEnv:
 
     async def open(self) -> Reply:
         """The prompt filled with the question, or with the task's own prompt, which counts as template."""
-        own = self.task.prompt
-        question = Piece(text=own, author="template") if own else Piece(text=self.task.question, quoted=True)
-        pieces = self.frame.open(self.prompt, question)
+        pieces = self.frame.open(self.prompt, *self._question())
         if self.prefix:
             pieces.append(Piece(text=self.prefix))
         return self._next(Framed(pieces=tuple(pieces)))
+
+    def _question(self) -> list[Piece]:
+        own = self.task.prompt
+        return [Piece(text=own, author="template") if own else Piece(text=self.task.question, quoted=True)]
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
         """Parses the action of this turn and answers it."""

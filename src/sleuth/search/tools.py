@@ -7,6 +7,7 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MethodType
@@ -18,19 +19,32 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialect import Dialect
 from sleuth.episodes.calls import ERROR, CallRecord, EpisodeCalls, parsed
 from sleuth.episodes.frames import Frame
-from sleuth.episodes.function import env_code_in
+from sleuth.episodes.function import env_code_in, failed
 from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.mcp_server import ServerTool, ToolServerFailed, tool_server
+from sleuth.episodes.own_object import OwnObject, require_makes, takes_task, tool_names
 from sleuth.episodes.setting import Setting, asked_with, template_of
 from sleuth.host.escapes import replace_surrogates
-from sleuth.own.calls import THREADS, Caller
-from sleuth.own.functions import NAMED, UserCodeError, UserFunction, load_function, require_arguments
+from sleuth.own.calls import THREADS, Caller, shown_value
+from sleuth.own.functions import NAMED, UserCodeError, UserFunction, load_function
 from sleuth.recipe.envs import ToolTableRecipe
 from sleuth.retrieval.open_index import open_index
 from sleuth.search.dialects import SEARCH_TOOL, TOOLS_CHAT, TOOLS_TEXT
 from sleuth.search.env import NONE_LEFT, EmptyRetriever, SearchEnv
 from sleuth.search.tables import ToolEnvRecipe
-from sleuth.types import Action, Env, EpisodeKey, Group, Piece, Retriever, SleuthError, Task
+from sleuth.types import (
+    Action,
+    Env,
+    EpisodeKey,
+    Group,
+    Piece,
+    Reply,
+    Retriever,
+    Score,
+    SleuthError,
+    StopReason,
+    Task,
+)
 
 SEARCH_SCHEMA = SEARCH_TOOL.schema
 SEARCH = SEARCH_TOOL.name
@@ -38,8 +52,8 @@ SEARCH = SEARCH_TOOL.name
 
 
 class FunctionTool:
-    """A user's function as a tool, or a method of a user's class, of which each episode gets an object `CLASS(task)`.
-    `schema` is its OpenAI schema, from the type hints and the docstring.
+    """A user's function as a tool, or a method of a user's class, of which each episode has an object, `CLASS(task)`
+    or `CLASS()`. `schema` is its OpenAI schema, from the type hints and the docstring.
 
     The constructor raises UserCodeError for a function without a type hint or a description of an argument.
     """
@@ -49,7 +63,7 @@ class FunctionTool:
         self.shared = shared
         self._class = _class_of(function)
         if self._class is not None:
-            require_arguments(self._class, 1, {}, f"{self._class.short_name}(task)")
+            require_makes(self._class, {})
             if shared:
                 raise function.error("shared = true: each episode has an object of its own; make it a function")
             function = replace(function, call=MethodType(function.call, object()))
@@ -86,7 +100,8 @@ class FunctionTool:
         if self._class is None:
             return self._call.function.call
         if self._class.name not in episode.objects:
-            episode.objects[self._class.name] = await self._call.run(self._class.call, episode.task)
+            arguments = (episode.task,) * takes_task(self._class)
+            episode.objects[self._class.name] = await self._call.run(self._class.call, *arguments)
         return getattr(episode.objects[self._class.name], self.name)
 
 
@@ -101,7 +116,10 @@ AnyTool = FunctionTool | ServerTool
 class ToolEnv(SearchEnv):
     """The environment of one episode in which the policy may call `tools`, and search with the tool `search` if there
     is a `retriever`. Whatever is wrong with a call is its result, which the policy reads: no error ends the episode,
-    unless a retriever or a server of tools cannot be reached."""
+    unless a retriever or a server of tools cannot be reached.
+
+    With an `own` object, whose methods are tools, the episode begins with its `reset`, whose text follows the question;
+    ends after a turn in which its attribute `done` became true; and has the score that it gives."""
 
     call_kind: ClassVar[Literal["search", "call"]] = "call"
 
@@ -115,11 +133,54 @@ class ToolEnv(SearchEnv):
         retriever: Retriever | None = None,
         calls: EpisodeCalls | None = None,
         frame: Frame | None = None,
+        own: OwnObject | None = None,
     ) -> None:
         super().__init__(task, dialect, prompt, retriever or EmptyRetriever(), frame=frame)
         self.tools = tools
         self.searches_index = retriever is not None
         self.calls = calls or EpisodeCalls(task)
+        self.own = own
+        self._observed: list[Piece] = []
+
+    async def open(self) -> Reply:
+        if self.own is not None:
+            try:
+                await self._begin(self.own)
+            except UserCodeError as error:
+                return failed(error)
+        return await super().open()
+
+    async def _begin(self, own: OwnObject) -> None:
+        await own.create()
+        self.calls.objects[own.make.function.name] = own.made
+        text = await own.reset() if hasattr(own.made, "reset") else None
+        if not isinstance(text, str | None):
+            raise own.error("reset", f"returned {shown_value(text)}; expected text that follows the question, or None")
+        self._observed = [Piece(text=replace_surrogates(text), quoted=True)] if text else []
+
+    def _question(self) -> list[Piece]:
+        return [*super()._question(), *self._observed]
+
+    async def score(self) -> Score | None:
+        """What its object gives."""
+        return None if self.own is None else await self.calls.score(self.own.score)
+
+    async def close(self) -> None:
+        """Closes its object."""
+        if self.own is not None:
+            with suppress(UserCodeError):  # the episode has ended
+                await self.own.close()
+
+    async def _reply_to(
+        self, calls: Sequence[str], queries: Sequence[Sequence[str]], turn: str, stop: StopReason
+    ) -> Reply:
+        reply = await super()._reply_to(calls, queries, turn, stop)
+        try:
+            if self.own is None or reply.done is not None or not await self.calls.is_done(self.own.is_done):
+                return reply
+        except UserCodeError as error:
+            return failed(error)
+        return replace(reply, pieces=(), restarts=False, done="answered")
 
     async def _search(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece] | None]:
         [text] = queries
@@ -207,11 +268,13 @@ TOOLS = "{tools}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSetting(Setting):
-    """What the episodes with the user's tools share; `record` has the results of one step's calls."""
+    """What the episodes with the user's tools share; `record` has the results of one step's calls, and `make` makes the
+    object of an episode, whose methods are tools."""
 
     tools: Mapping[str, AnyTool]
     retriever: Retriever | None = None
     record: CallRecord | None = None
+    make: Caller | None = None
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return ToolEnv(
@@ -222,6 +285,7 @@ class ToolSetting(Setting):
             retriever=self.retriever,
             calls=EpisodeCalls(task, key, self.record),
             frame=self.frame(),
+            own=None if self.make is None else OwnObject(task, self.make),
         )
 
     def asked_prompt(self) -> str:
@@ -239,6 +303,10 @@ class ToolSetting(Setting):
 def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> ToolSetting:
     """The user's tools, the prompt, and the index if there is one. Raises UserCodeError if a function is no tool, and
     SleuthError for a server without its tools or two tools of one name."""
+    classes = [one for name in env.functions() if isinstance((one := load_function(name, env.files)).call, type)]
+    if len(classes) > 1:
+        names = ", ".join(one.name for one in classes)
+        raise SleuthError(f"tools has several classes, {names}: an episode has one object; name methods of the others")
     made = [tool for named in env.tools for tool in _tools_of(named, env)]
     index = open_index(env.index) if env.index is not None else None
     names = [tool.name for tool in made] + ([SEARCH] if index is not None else [])
@@ -267,13 +335,18 @@ def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, 
         own_code=env_code_in(env),
         tools={tool.name: tool for tool in made},
         retriever=index,
+        make=Caller(classes[0], seconds=env.seconds, delays_engine=True, at_once=THREADS) if classes else None,
     )
 
 
 def _tools_of(named: str | ToolTableRecipe, env: ToolEnvRecipe) -> list[FunctionTool | ServerTool]:
     table = ToolTableRecipe(function=named) if isinstance(named, str) else named
     if table.function is not None:
-        return [FunctionTool(load_function(table.function, env.files), seconds=env.seconds, shared=table.shared)]
+        function = load_function(table.function, env.files)
+        is_class = isinstance(function.call, type)
+        names = [f"{table.function}.{name}" for name in tool_names(function)] if is_class else [table.function]
+        functions = [load_function(name, env.files) for name in names]
+        return [FunctionTool(one, seconds=env.seconds, shared=table.shared) for one in functions]
     server = tool_server(table.mcp or "", table.folder)
     if not table.shared:
         server.say_what_is_shared()
