@@ -33,6 +33,11 @@ def test_the_table_counts_the_lines_of_the_examples() -> None:
         "a reward": ("own_code/my_rewards.py", "other_trainers/trl_reward.py", "other_trainers/verifiers_reward.py"),
         "a tool": ("own_code/my_tools.py", "own_code/my_tools.py", "other_trainers/verifiers_tool.py"),
         "an environment": ("own_code/my_env.py", "other_trainers/trl_env.py", "other_trainers/verifiers_env.py"),
+        "a stateful environment, a database": (
+            "own_code/my_bank.py",
+            "other_trainers/trl_bank.py",
+            "other_trainers/verifiers_bank.py",
+        ),
         "a loss": ("own_code/my_losses.py", "other_trainers/trl_loss.py", None),
         "a metric": (IDEA, "other_trainers/trl_metric.py", "other_trainers/verifiers_metric.py"),
         "a schedule of the KL weight, by the figures of the run": (IDEA, "other_trainers/trl_schedule.py", None),

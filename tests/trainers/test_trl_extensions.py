@@ -73,6 +73,18 @@ def test_an_environment(tmp_path: Path) -> None:
     assert trainer.rewards[:, 0].tolist() == [0.5, 1.0]
 
 
+def test_a_stateful_environment(tmp_path: Path) -> None:
+    from trl_bank import Bank
+
+    transfer = call("transfer", '{"payer": "Ada", "payee": "Bo", "amount": 10}')
+    row = {**ROWS[0], "accounts": {"Ada": 100, "Bo": 20}, "wanted": {"Ada": 90, "Bo": 30}}
+    turns = transfer, call("balance", '{"owner": "Bo"}'), END, END
+    rows = Dataset.from_list([row])
+    trainer = scripted(tmp_path, *turns, rows=rows, environment_factory=Bank, reward_funcs=[])
+    trainer.train()
+    assert trainer.rewards[:, 0].tolist() == [1.0, 0.0]
+
+
 def test_a_loss(tmp_path: Path) -> None:
     from trl_loss import FadedTrainer
 

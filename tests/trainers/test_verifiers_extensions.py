@@ -62,6 +62,33 @@ def test_a_stream_of_rows(tmp_path: Path) -> None:
     assert [task.data.prompt for task in tasks] == ["Question 0?", "Question 1?", "Question 2?"]
 
 
+def test_a_stateful_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from verifiers_bank import BankConfig
+
+    offline_uv(tmp_path, monkeypatch)
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES / "other_trainers"))
+    arguments = '{"payer": "Ada", "payee": "Bo", "amount": 10}'
+    made = [{"index": 0, "id": "1", "type": "function", "function": {"name": "transfer", "arguments": arguments}}]
+    script = iter([{"tool_calls": made}, {"content": "done"}])
+    server = ChatServer(
+        answer=lambda body: replied(body, {"role": "assistant", **next(script)}),
+        headers={"content-type": "text/event-stream"},
+    )
+
+    async def played(url: str) -> Any:
+        client, agent = config_of(url)
+        taskset = BankConfig(id="verifiers_bank", questions=EXAMPLES / "own_code" / "transfers.jsonl")
+        env = vf.load_environment(vf.SingleAgentEnvConfig(taskset=taskset, agent=agent))
+        async with env.serving():
+            return await env.run_episode(next(iter(env.taskset)), vf.ModelContext(model="m", client=client))
+
+    with server.running():
+        episode = asyncio.run(played(server.url))
+    assert episode.errors == []
+    [trace] = episode.traces
+    assert (trace.errors, trace.reward) == ([], 1.0)
+
+
 AGENT = """
 import os, sys
 from openai import OpenAI
