@@ -24,6 +24,13 @@ def replied(body: dict[str, Any], message: dict[str, Any]) -> tuple[int, bytes]:
     return 200, "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]).encode()
 
 
+def whole(body: dict[str, Any], text: str) -> tuple[int, bytes]:
+    """A chat completion in one piece."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    answer = {"id": "1", "object": "chat.completion", "created": 1, "model": body["model"], "choices": [choice]}
+    return 200, json.dumps(answer).encode()
+
+
 def offline_uv(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the harness's program run in this environment; uv would make one from the network."""
     uv = folder / "uv"

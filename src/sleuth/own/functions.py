@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +34,9 @@ class UserCodeError(SleuthError):
 class UserFunction:
     """A function or class that a recipe names.
 
-    `name` is `my_rewards:brevity`, wherever the file is. `sources` has the sha256 of its file, and of the files beside
-    it that it imports, by their paths from the folder that contains the module; and of the files that it reads.
+    `name` is `my_rewards:brevity`, wherever the file is, or `__main__:brevity` of a notebook, whose `file` is the cell.
+    `sources` has the sha256 of its file, and of the files beside it that it imports, by their paths from the folder
+    that contains the module; and of the files that it reads.
     """
 
     name: str
@@ -65,7 +67,7 @@ class UserFunction:
     @property
     def _files(self) -> set[Path]:
         root = _root_of(self.file)[0]
-        return {root / name for name in self.sources}
+        return {self.file, *(root / name for name in self.sources)}
 
 
 def resolved(name: str, folders: Sequence[Path]) -> str:
@@ -88,12 +90,28 @@ def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
     or file, or if the import fails; CodeRefusedError, before the import, if it may not run here."""
     read = {str(file): file_hash(file) for file in files}
     module, attribute, found = _load(name, read)
-    place = _source_of(module)
-    is_file = name.partition(":")[0].endswith(SOURCE)
-    sources = merged_sources(_IMPORTED[module.__name__][1] if is_file else _sources(place), read)
+    full_name = f"{module.__name__}:{attribute}"
     if not callable(found):
-        raise UserCodeError(f"{shown(place)}: {attribute} is {found!r}; expected a function or a class")
-    return UserFunction(name=f"{module.__name__}:{attribute}", call=found, file=place, sources=sources, module=module)
+        where = shown(_file_of(module) or Path(module.__name__))
+        raise UserCodeError(f"{where}: {attribute} is {found!r}; expected a function or a class")
+    if module.__name__ == "__main__" and _file_of(module) is None:
+        place, sources = _cell_of(found, full_name)
+    elif name.partition(":")[0].endswith(SOURCE):
+        place, sources = _source_of(module), _IMPORTED[module.__name__][1]
+    else:
+        place = _source_of(module)
+        sources = _sources(place)
+    sources = merged_sources(sources, read)
+    return UserFunction(name=full_name, call=found, file=place, sources=sources, module=module)
+
+
+def _cell_of(found: Callable[..., Any], name: str) -> tuple[Path, Mapping[str, str]]:
+    """The cell of a notebook that defines a function or a class, and its sha256; what other cells define has none."""
+    functions = vars(found).values() if isinstance(found, type) else [inspect.unwrap(found)]
+    cell = next((one.__code__.co_filename for one in functions if inspect.isfunction(one)), "")
+    if not (lines := linecache.getlines(cell)):
+        raise UserCodeError(f"{name}: its source is not there, so that it cannot be recorded; write it to a file")
+    return Path(cell), {name: hashlib.sha256("".join(lines).encode()).hexdigest()}
 
 
 def load_object(name: str, *, ask: bool = True) -> tuple[Any, str]:
@@ -278,7 +296,7 @@ def _require_own(root: Path, sources: Mapping[str, str]) -> None:
 
 def _installed(name: str, *, ask: bool = True) -> ModuleType:
     if ask:
-        CODE.announce(f"imports {name}, an installed module")
+        CODE.announce("calls this program" if name == "__main__" else f"imports {name}, an installed module")
     try:
         with prints_to_stderr():
             return importlib.import_module(name)
