@@ -6,6 +6,8 @@ import asyncio
 import json
 import threading
 import time
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from emulator.served import EmulatedServer
@@ -15,7 +17,7 @@ from verb import sleuth
 from written_groups import make_group, written
 
 from sleuth.recipe import load_recipe
-from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction
+from sleuth.training.rollout_worker import Background, lag_counts
 from sleuth.types import Group, Segment, SleuthError, Trajectory
 
 
@@ -26,16 +28,19 @@ def versions(*each: int | None) -> Group:
     return make_group(*((Trajectory(segments=segments), None) for segments in texts))
 
 
-def test_the_off_policy_share_counts_tokens_that_older_weights_wrote():
-    assert off_policy_fraction([versions(4, 3), versions(4)], newest=4, max_policy_lag=1) == pytest.approx(3 / 11)
-    assert off_policy_fraction([versions(4, 4)], newest=4, max_policy_lag=0) == 0
-    assert off_policy_fraction([versions(None)], newest=4, max_policy_lag=0) is None
+def test_tokens_are_counted_by_how_far_their_weights_lag_also_within_a_turn():
+    assert lag_counts([versions(4, 3), versions(4)], 4, max_policy_lag=1) == {0: 8, 1: 3}
+    assert lag_counts([versions(4, 4)], 4, max_policy_lag=0) == {0: 8}
+    assert lag_counts([versions(None)], 4, max_policy_lag=0) == {}
+    turn = replace(written(*range(7), version=2), updates=((3, 3), (4, 5)))
+    assert turn.version_counts == [(2, 3), (3, 1), (5, 3)]
+    assert lag_counts([make_group((Trajectory(segments=(turn,)), None))], 5, max_policy_lag=3) == {3: 3, 2: 1, 0: 3}
 
 
 @pytest.mark.parametrize(("oldest", "max_policy_lag"), [(3, 0), (2, 1)])
 def test_older_weights_than_the_bound_end_the_run(oldest, max_policy_lag):
     with pytest.raises(SleuthError, match=f"the weights of version {oldest}, and the learner is at 4: more than"):
-        off_policy_fraction([versions(4, oldest)], newest=4, max_policy_lag=max_policy_lag)
+        lag_counts([versions(4, oldest)], 4, max_policy_lag=max_policy_lag)
 
 
 def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for():
@@ -50,37 +55,45 @@ def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is
     async def fail() -> int:
         raise SleuthError("the retriever is gone")
 
-    prefetcher = Prefetcher(work)
-    assert began.wait(10)
-    go_on.set()
-    assert prefetcher.result() == 7
-    with pytest.raises(SleuthError, match="the retriever is gone"):
-        Prefetcher(fail).result()
+    with closing(Background()) as background:
+        seven, failed = background.submit(work()), background.submit(fail())
+        assert began.wait(10)
+        go_on.set()
+        assert seven.result() == 7
+        with pytest.raises(SleuthError, match="the retriever is gone"):
+            failed.result()
 
 
-def test_work_that_is_cancelled_ends_at_once_and_before_it_began_never_begins():
-    began = threading.Event()
+def test_work_that_is_cancelled_ends_at_once():
+    began, ended = threading.Event(), threading.Event()
 
     async def work() -> None:
-        began.set()
-        await asyncio.sleep(60)
+        try:
+            began.set()
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
 
     started = time.monotonic()
     for _ in range(50):
-        Prefetcher(work).cancel()
+        with closing(Background()) as background:
+            background.submit(work())
     began.clear()
-    prefetcher = Prefetcher(work)
+    ended.clear()
+    background = Background()
+    background.submit(work())
     assert began.wait(10)
-    prefetcher.cancel()
+    background.close()
+    assert ended.is_set()
     assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(
     ("more", "loss", "problem"),
     [
-        ({"max_policy_lag": 2}, "sampler", "less than or equal to 1"),
+        ({"max_policy_lag": -1}, "sampler", "greater than or equal to 0"),
         ({"max_policy_lag": 1, "sleeps": True}, "sampler", "servers that sleep while the learner"),
-        ({"max_policy_lag": 1}, "learner", "engine.max_policy_lag = 1 trains on samples of older weights"),
+        ({"max_policy_lag": 2}, "learner", "engine.max_policy_lag = 2 trains on samples of older weights"),
     ],
 )
 def test_what_cannot_be_honest_is_refused(recipe_file, more, loss, problem):
@@ -91,7 +104,7 @@ def test_what_cannot_be_honest_is_refused(recipe_file, more, loss, problem):
 
 def test_a_temperature_that_changes_is_refused_where_episodes_are_played_ahead(recipe_file):
     lagging = [engine(urls=["http://a"], max_policy_lag=1), "stage.1.loss.old_logprobs=sampler"]
-    with pytest.raises(SleuthError, match="plays a step at the temperature of the one before"):
+    with pytest.raises(SleuthError, match="plays a step at the temperature of an earlier one"):
         load_recipe(recipe_file, [*lagging, "stage.1.sampling.temperature={ 0 = 1.0, 9 = 0.5 }"])
 
 

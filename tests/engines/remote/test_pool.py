@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,10 +26,13 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import weight_sync
+from sleuth.engines.remote.completions import RawCompletion
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
 from sleuth.engines.remote.server import discover_server, discover_servers
 from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError, learner_logprobs
-from sleuth.types import Completion, Sampling, SleuthError
+from sleuth.render import decode
+from sleuth.training.rollout_worker import Background
+from sleuth.types import Completion, Sampling, Segment, SleuthError
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -53,6 +58,104 @@ def test_log_probabilities_over_several_turns_are_the_learners(servers, pools, l
     for before, written in turns:
         ours = learner_logprobs(learner, before, written.tokens, temperature)
         assert written.logprobs == pytest.approx(ours, abs=1e-4)
+
+
+@pytest.mark.long
+@each_kind
+def test_turns_go_on_across_updates_and_each_token_is_that_of_its_version(servers, pools, learner, kind):
+    engine = pools.open(servers(kind, kind, token_seconds=0.05, tail=0.5), max_policy_lag=3)
+    requests = pools.sampled(groups=3, siblings=3, max_tokens=60)
+    models = {1: copy.deepcopy(learner)}
+    with closing(Background()) as background:
+        turns = [background.submit(engine.complete(*request)) for request in requests]
+        for version in (2, 3):
+            time.sleep(1.0)
+            move(learner)
+            models[version] = copy.deepcopy(learner)
+            engine.publish(version)
+        completions = [turn.result() for turn in turns]
+    assert any(len(turn.updates) == 2 for turn in completions)
+    for (before, _), turn in zip(requests, completions, strict=True):
+        assert len(turn.tokens) == len(turn.logprobs) == 60 or turn.stop == "eos"
+        names = ("tokens", "text", "logprobs", "policy_version", "updates")
+        segment, begin = Segment(author="policy", **{name: getattr(turn, name) for name in names}), 0
+        for version, count in segment.version_counts:
+            expected = learner_logprobs(models[version], before, turn.tokens, 1.0)[begin : begin + count]
+            assert turn.logprobs[begin : begin + count] == pytest.approx(expected, abs=1e-4)
+            begin += count
+    figures = engine.figures()
+    assert figures["turns_resumed"] > 0
+    assert figures["turns_redrawn"] == 0
+
+
+def test_a_turn_that_goes_on_draws_anew(servers, pools):
+    """With the seed of its first tokens, the later ones of a turn whose weights hardly changed would repeat them."""
+    engine, seeds = pools.open(servers("vllm", token_seconds=0.02), max_policy_lag=2), set()
+    send = engine._send
+
+    async def sent(replica: EngineReplica, tokens: Any, sampling: Sampling, limit: int) -> Any:
+        seeds.add((len(tokens), limit, sampling.key))
+        return await send(replica, tokens, sampling, limit)
+
+    engine._send = sent
+    [(prompt, sampling)] = pools.sampled(groups=1, siblings=1, max_tokens=60)
+    with closing(Background()) as background:
+        turn = background.submit(engine.complete(prompt, sampling))
+        time.sleep(0.5)
+        engine.publish(2)
+        [(at, version)] = turn.result().updates
+    assert version == 2
+    assert seeds == {(len(prompt), 60, sampling.key), (len(prompt) + at, 60 - at, (*sampling.key, at))}
+
+
+def test_a_stop_string_that_an_update_cut_ends_the_turn_where_it_ends(servers, pools, words):
+    """The server sees only the half that it writes."""
+    engine = pools.open(servers("sglang"), max_policy_lag=2)
+    whole = asked(engine, [(words(9), Sampling(max_tokens=24, temperature=0.0, key=(0, 0, 1, 0, 0, 0)))])[0]
+    text = decode(pools.tokenizer, whole.tokens[:12])
+    stop, generate = text[-4:], engine._generate
+    assert len(decode(pools.tokenizer, whole.tokens[11:12])) < 4
+    halves = iter([(11, "abort"), (None, "length")])
+
+    async def half(tokens: Any, sampling: Sampling, limit: int, group: Any) -> Any:
+        raw, version = await generate(tokens, replace(sampling, stops=()), limit, group)
+        count, reason = next(halves)
+        logprobs = raw.logprobs[:count]
+        return replace(raw, tokens=raw.tokens[:count], logprobs=logprobs, finish_reason=reason), version
+
+    engine._generate = half
+    sampling = Sampling(max_tokens=24, temperature=0.0, key=(0, 0, 1, 0, 0, 0), stops=(stop,))
+    [cut] = asked(engine, [(words(9), sampling)])
+    assert cut.stop == "stop"
+    assert cut.text.endswith(stop)
+    assert cut.tokens == whole.tokens[: len(cut.tokens)]
+
+
+def test_a_server_that_returns_nothing_of_what_updates_interrupt_ends_the_run_with_one_line(servers, pools):
+    engine = pools.open(servers("vllm"), max_policy_lag=2)
+    nothing = RawCompletion(tokens=(), logprobs=(), finish_reason="abort")
+
+    async def send(*_: Any) -> Any:
+        return nothing, 1
+
+    engine._send = send
+    with pytest.raises(SleuthError, match="no server returned what it had of it: set engine"):
+        asked(engine, pools.sampled(groups=1, siblings=1))
+
+
+@each_kind
+def test_a_turn_that_arrives_while_its_server_pauses_is_asked_anew(servers, pools, monkeypatch, kind):
+    monkeypatch.setattr(weight_sync, "INTERRUPT_SECONDS", 0.2)
+    [server] = servers(kind, token_seconds=0.02)
+    engine = pools.open([server], max_policy_lag=2)
+    server.fault(latency=0.4, token_seconds=0.02)  # it lies before the server's engine, which pauses meanwhile
+    with closing(Background()) as background:
+        turns = [background.submit(engine.complete(*one)) for one in pools.sampled(groups=1, max_tokens=30)]
+        time.sleep(0.2)
+        server.fault(latency=0.0, token_seconds=0.02)
+        engine.publish(2)
+        assert {turn.result().policy_version for turn in turns} == {2}
+    assert engine.figures()["turns_redrawn"] == 0
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def test_a_server_that_refused_weights_generates_with_those_it_started_with(vllm
     whole = next(pool._weight_sync.published.path.glob("*.safetensors")).read_bytes()
     (tmp_path / "cut" / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     move(pools.learner)
-    pool._weight_sync.write(2)
+    pool._weight_sync.adopt(pool._weight_sync.write(2))
     object.__setattr__(pool._weight_sync._published, "path", tmp_path / "cut")
     with pytest.raises(SleuthError, match="could not load"):
         asyncio.run(load_published(pool))
