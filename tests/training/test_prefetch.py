@@ -16,7 +16,9 @@ from small_stages import engine, through
 from verb import sleuth
 from written_groups import make_group, written
 
+from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
+from sleuth.training.grpo import require_ranks
 from sleuth.training.rollout_worker import Background, lag_counts
 from sleuth.types import Group, Segment, SleuthError, Trajectory
 
@@ -141,3 +143,51 @@ def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(run, rec
     for step, loss in recorded.items():
         found = json.loads(sleuth("replay", tmp_path / "run", step, "--json").stdout)
         assert found["loss"] == found["recorded_loss"] == loss
+
+
+@pytest.mark.long
+def test_a_run_whose_episodes_go_on_across_updates_loses_and_repeats_nothing_and_can_be_computed_again(
+    run, recipe_file, tmp_path, server
+):
+    server.fault(token_seconds=0.01, tail=1.0)
+    ahead = through([server], max_policy_lag=2)
+    run(recipe_file, tmp_path / "run", ahead, "stage.1.stop_after=2")
+    run(recipe_file, tmp_path / "run", ahead)
+    steps = rows(tmp_path / "run")
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    assert sum(row["turns_resumed"] for row in steps) > 0
+    assert sum(row["turns_redrawn"] for row in steps) == 0
+    played = [group for step in range(1, 5) for group in groups(tmp_path / "run", step)]
+    assert len({group.task.id for group in played}) == 16  # no question was skipped or asked twice
+    for step, row in enumerate(steps, start=1):
+        lags = lag_counts(groups(tmp_path / "run", step), step - 1, max_policy_lag=2)
+        assert row["off_policy_fraction"] == pytest.approx(1 - lags[0] / lags.total())
+        assert row["policy_lag_mean"] == pytest.approx((lags[1] + 2 * lags[2]) / lags.total())
+    assert max(row["policy_lag_mean"] for row in steps) > 0
+    assert "mismatch" not in log(tmp_path / "run")
+    segments = [s for group in played for e in group.episodes for s in e.trajectory.segments]
+    assert any(segment.updates for segment in segments)
+    for row in steps:
+        found = json.loads(sleuth("replay", tmp_path / "run", row["step"], "--json").stdout)
+        assert found["loss"] == found["recorded_loss"] == row["loss"]
+
+
+def test_a_loss_that_cannot_correct_for_older_weights_is_refused_before_the_run(run, recipe_file, tmp_path, server):
+    own = tmp_path / "own_loss.py"
+    own.write_text(
+        "def plain(logprobs, old_logprobs, advantages, weights):\n    return -(logprobs * advantages * weights).sum()\n"
+    )
+    overrides = [through([server], max_policy_lag=2), f"stage.1.loss.function={own}:plain"]
+    with pytest.raises(
+        SleuthError, match=r"plain.* has the same gradient whatever old_logprobs are, so that it cannot"
+    ):
+        run(recipe_file, tmp_path / "run", *overrides)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_several_ranks_play_at_most_one_step_ahead(recipe_file):
+    recipe = load_recipe(recipe_file, [engine(urls=["http://a"], max_policy_lag=2)])
+    with pytest.raises(
+        SleuthError, match=r"engine.max_policy_lag = 2: 4 ranks gather the episodes of one step at a time"
+    ):
+        require_ranks(recipe.stage[1], Ranks(world=4))

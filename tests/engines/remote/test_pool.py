@@ -20,7 +20,7 @@ import pytest
 import torch
 from emulator.engine import EmulatedEngine
 from emulator.served import KINDS, EmulatedServer
-from pools import CONTEXT, asked, away, move
+from pools import CONTEXT, asked, away, move, require_same_turns
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
@@ -28,6 +28,7 @@ from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import weight_sync
 from sleuth.engines.remote.completions import RawCompletion
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import discover_server, discover_servers
 from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError, learner_logprobs
 from sleuth.render import decode
@@ -88,47 +89,45 @@ def test_turns_go_on_across_updates_and_each_token_is_that_of_its_version(server
     assert figures["turns_redrawn"] == 0
 
 
-def test_a_turn_that_goes_on_draws_anew(servers, pools):
-    """With the seed of its first tokens, the later ones of a turn whose weights hardly changed would repeat them."""
-    engine, seeds = pools.open(servers("vllm", token_seconds=0.02), max_policy_lag=2), set()
-    send = engine._send
-
-    async def sent(replica: EngineReplica, tokens: Any, sampling: Sampling, limit: int) -> Any:
-        seeds.add((len(tokens), limit, sampling.key))
-        return await send(replica, tokens, sampling, limit)
-
-    engine._send = sent
-    [(prompt, sampling)] = pools.sampled(groups=1, siblings=1, max_tokens=60)
-    with closing(Background()) as background:
-        turn = background.submit(engine.complete(prompt, sampling))
-        time.sleep(0.5)
-        engine.publish(2)
-        [(at, version)] = turn.result().updates
-    assert version == 2
-    assert seeds == {(len(prompt), 60, sampling.key), (len(prompt) + at, 60 - at, (*sampling.key, at))}
-
-
-def test_a_stop_string_that_an_update_cut_ends_the_turn_where_it_ends(servers, pools, words):
-    """The server sees only the half that it writes."""
-    engine = pools.open(servers("sglang"), max_policy_lag=2)
-    whole = asked(engine, [(words(9), Sampling(max_tokens=24, temperature=0.0, key=(0, 0, 1, 0, 0, 0)))])[0]
-    text = decode(pools.tokenizer, whole.tokens[:12])
-    stop, generate = text[-4:], engine._generate
-    assert len(decode(pools.tokenizer, whole.tokens[11:12])) < 4
-    halves = iter([(11, "abort"), (None, "length")])
+def halved(engine: PoolEngine, at: int) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Has an update end each turn `at` a token. Returns what is asked for from then on: the length of the prompt, the
+    most tokens, and the key of the draw."""
+    generate, requests = engine._generate, []
 
     async def half(tokens: Any, sampling: Sampling, limit: int, group: Any) -> Any:
         raw, version = await generate(tokens, replace(sampling, stops=()), limit, group)
-        count, reason = next(halves)
-        logprobs = raw.logprobs[:count]
-        return replace(raw, tokens=raw.tokens[:count], logprobs=logprobs, finish_reason=reason), version
+        requests.append((len(tokens), limit, sampling.key))
+        if len(requests) == 2:
+            return raw, 2
+        return replace(raw, tokens=raw.tokens[:at], logprobs=raw.logprobs[:at], finish_reason="abort"), version
 
     engine._generate = half
-    sampling = Sampling(max_tokens=24, temperature=0.0, key=(0, 0, 1, 0, 0, 0), stops=(stop,))
-    [cut] = asked(engine, [(words(9), sampling)])
-    assert cut.stop == "stop"
-    assert cut.text.endswith(stop)
-    assert cut.tokens == whole.tokens[: len(cut.tokens)]
+    return requests
+
+
+def test_a_turn_that_goes_on_has_what_is_left_and_draws_anew(servers, pools):
+    """With the seed of its first tokens, the later ones would be drawn as those were."""
+    engine = pools.open(servers("vllm"), max_policy_lag=2)
+    [(prompt, sampling)] = pools.sampled(groups=1, siblings=1, max_tokens=24, temperature=0.0)
+    requests = halved(engine, 9)
+    [turn] = asked(engine, [(prompt, sampling)])
+    assert (turn.policy_version, turn.updates) == (1, ((9, 2),))
+    assert requests == [(len(prompt), 24, sampling.key), (len(prompt) + 9, 15, (*sampling.key, 9))]
+    [whole] = pools.written_here([(prompt, sampling)])
+    require_same_turns([turn], [whole])
+
+
+def test_a_stop_string_that_an_update_cut_ends_the_turn_where_it_ends(servers, pools):
+    """A server sees only the half that it writes."""
+    engine = pools.open(servers("sglang"), max_policy_lag=2)
+    [(prompt, sampling)] = pools.sampled(groups=1, siblings=1, max_tokens=24, temperature=0.0)
+    [whole] = asked(engine, [(prompt, sampling)])
+    halved(engine, 11)
+    stop = decode(pools.tokenizer, whole.tokens[9:13])
+    [turn] = asked(engine, [(prompt, replace(sampling, stops=(stop,)))])
+    assert turn.stop == "stop"
+    assert turn.tokens == whole.tokens[: len(turn.tokens)]
+    assert turn.updates == ((11, 2),)
 
 
 def test_a_server_that_returns_nothing_of_what_updates_interrupt_ends_the_run_with_one_line(servers, pools):
