@@ -62,7 +62,7 @@ def emulator_app(
             await engine.restart()
         fault_injector.faults = replace(fault_injector.faults, **table)
         fault_injector.apply(engine)
-        return JSONResponse({"asked": fault_injector.completions})
+        return JSONResponse({"asked": fault_injector.completions, "turn_seconds": engine.turn_seconds})
 
     app = Starlette(
         routes=[

@@ -62,6 +62,7 @@ class EmulatedEngine:
         self.label = INITIAL_WEIGHTS
         self.stale = False
         self.token_seconds = self.tail = 0.0  # see `Faults`
+        self.turn_seconds = 0.0  # that its completions have taken, all together
         self.paused = False
         self.asleep: frozenset[str] = frozenset()
         self.eos_ids = find_eos_ids(model.generation_config, tokenizer)
@@ -82,7 +83,7 @@ class EmulatedEngine:
     async def write(self, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
         """The completion, and the label of its weights; with the stop "abort" what there was of it when aborted."""
         await self._ready.wait()
-        label = self.label
+        label, started = self.label, time.monotonic()
         work = asyncio.ensure_future(self._write(prompt, sampling))
         self._running.append(work)
         try:
@@ -95,6 +96,7 @@ class EmulatedEngine:
             return NOTHING, label
         finally:
             self._running.remove(work)
+            self.turn_seconds += time.monotonic() - started
 
     async def _write(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
         """A completion, token after token at the set pace; the tokens until it is aborted."""
