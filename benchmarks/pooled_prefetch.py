@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import httpx
 
 from benchmarks.served import emulated
-from benchmarks.tiny_run import BASE, CONTEXT, rows, train, write_recipe
+from benchmarks.tiny_run import BASE, CONTEXT, exact_match, rows, train, write_recipe
 
 
 def main() -> None:
@@ -34,6 +35,9 @@ def main() -> None:
     parser.add_argument("--token-seconds", type=float, default=0.05, help="seconds of a token (0.05)")
     parser.add_argument("--tail", type=float, default=1.0, help="sigma of their log-normal factor (1.0)")
     parser.add_argument("--at-once", type=int, default=16, help="turns under way (16)")
+    parser.add_argument("--url", help="a server that runs already, with whatever speed it has")
+    parser.add_argument("--questions", type=int, default=1, help="questions of the evaluation (1)")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], help="of the recipe: stage.0.seed=1")
     options = parser.parse_args()
     faults = {"token_seconds": options.token_seconds, "tail": options.tail}
     sizes = {"prompts_per_step": options.prompts, "samples_per_prompt": options.samples, "probe_prompts": 0}
@@ -41,23 +45,25 @@ def main() -> None:
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="sleuth-bench-")))
         recipe = write_recipe(folder, options.steps)
-        served = emulated(options.emulate, BASE, "--faults", json.dumps(faults), context=CONTEXT)
-        url, _ = open_.enter_context(served)
+        url = options.url
+        if url is None:
+            served = emulated(options.emulate, BASE, "--faults", json.dumps(faults), context=CONTEXT)
+            url, _ = open_.enter_context(served)
         for last in range(options.block, options.steps + 1, options.block):
             for lag in options.lags:
                 pool = {"urls": [url], "requests_at_once": options.at_once, "max_policy_lag": lag}
-                overrides = [f"stage.0.{key}={value}" for key, value in sizes.items()]
+                overrides = [f"stage.0.{key}={value}" for key, value in sizes.items()] + options.overrides
+                overrides += [f"stage.0.stop_after={last}", f"stage.1.data.limit={options.questions}"]
                 before = turn_seconds(url)
-                train(
-                    recipe, folder / str(lag), f"stage.0.stop_after={last}", *overrides, "stage.1.data.limit=1", **pool
-                )
+                train(recipe, folder / str(lag), *overrides, **pool)
                 busy[lag] += (turn_seconds(url) - before) / options.at_once
         print(json.dumps(compared(folder, options.lags, busy)))
 
 
 def turn_seconds(url: str) -> float:
-    """The seconds that the turns of an emulated server took, all together."""
-    return httpx.post(f"{url}/faults", json={}, trust_env=False).raise_for_status().json()["turn_seconds"]
+    """The seconds that the turns of an emulated server took, all together; 0 for another server."""
+    answer = httpx.post(f"{url}/faults", json={}, trust_env=False)
+    return answer.json()["turn_seconds"] if answer.is_success else 0.0
 
 
 def compared(folder: Path, lags: Sequence[int], busy: Mapping[int, float]) -> dict[str, Any]:
@@ -67,16 +73,20 @@ def compared(folder: Path, lags: Sequence[int], busy: Mapping[int, float]) -> di
         steps = rows(folder / str(lag))
         waits, updates = (sum(row[half] for row in steps) for half in ("seconds_rollout", "seconds_update"))
         seconds[lag] = (waits + updates) / len(steps)
-        trained = [row["sampler_learner_kl"] for row in steps if row["loss"] is not None]
+        trained = [row for row in steps if row["loss"] is not None]
+        clipped = [row["clip_fraction"] for row in trained if row["clip_fraction"] is not None]
         found[str(lag)] = {
             "step": round(seconds[lag], 2),
             "speed": round(seconds[lags[0]] / seconds[lag], 2),
             "trainer_idle": round(waits / (waits + updates), 3),
-            "server_idle": round(1 - busy[lag] / (waits + updates), 3),
-            "policy_lag_mean": steps[-1].get("policy_lag_mean", steps[-1].get("off_policy_fraction", 0)),
+            "server_idle": round(1 - busy[lag] / (waits + updates), 3) if busy[lag] else None,
+            "policy_lag_mean": fmean(row.get("policy_lag_mean", row.get("off_policy_fraction", 0)) for row in steps),
             "turns_resumed": sum(row.get("turns_resumed", 0) for row in steps),
             "turns_redrawn": sum(row["turns_redrawn"] for row in steps),
-            "largest_kl": max(map(abs, trained), default=None),
+            "largest_kl": max((abs(row["sampler_learner_kl"]) for row in trained), default=None),
+            "clip_fraction": fmean(clipped) if clipped else None,
+            "reward": fmean(row["reward_mean"] for row in steps[len(steps) // 2 :]),
+            "em": exact_match(folder / str(lag)),
         }
     return found
 
