@@ -11,7 +11,6 @@ from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import mul
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -104,16 +103,15 @@ class RolloutWorker:
         older = sum(count for versions, count in lags.items() if versions)
         figures = {"off_policy_fraction": older / lags.total() if lags else None}
         if self.interrupts and lags:
-            figures["policy_lag_mean"] = sum(map(mul, *zip(*lags.items(), strict=True))) / lags.total()
+            figures["policy_lag_mean"] = sum(versions * count for versions, count in lags.items()) / lags.total()
         return replace(played, figures=played.figures | figures)
 
     def _play_ahead(self, first: int, last: int) -> None:
         """Begins the steps from `first` to `last` that have not begun."""
         self._background = self._background or Background()
         for step in range(first + len(self._ahead), min(last, self.stage.last_step) + 1):
-            before = (
-                self._ahead[-1] if self._ahead and self.stage.replace_no_signal else None
-            )  # it may take more questions
+            takes_more = self._ahead and self.stage.replace_no_signal  # questions, of which this one takes the next
+            before = self._ahead[-1] if takes_more else None
             self._ahead.append(self._background.submit(self._play(step, before)))
 
     def probe(self, count: int) -> list[Group]:

@@ -310,8 +310,9 @@ class PoolEngine:
         outcomes = self._ranks.broadcast(lambda: self._run(update()))
         self._adopt(published)  # on the other ranks
         for replica, (failure, label, load_finished, asleep) in zip(self._replicas, outcomes, strict=True):
-            replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
-            replica.may_have_restarted, replica.reloads = failure is not None, 0
+            if not self._ranks.first:  # here turns may have noticed more since
+                replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
+                replica.may_have_restarted, replica.reloads = failure is not None, 0
             if failure is None:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
