@@ -259,4 +259,5 @@ def _policy_segment(completion: Completion) -> Segment:
         text=completion.text,
         logprobs=completion.logprobs,
         policy_version=completion.policy_version,
+        updates=completion.updates,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
@@ -235,7 +235,9 @@ class Segment:
     """A run of n tokens with one author. Which segments a loss trains is the stage's decision and not stored here.
 
     `text` is the run decoded. `logprobs` are n natural-log probabilities under the sampling policy, None if the policy
-    did not sample the tokens or the engine returned none. `cut` counts the tokens that a budget removed.
+    did not sample the tokens or the engine returned none. `cut` counts the tokens that a budget removed. If the weights
+    changed within the turn, `policy_version` is that of its first token, and `updates` are the later versions, each
+    with the index of its first token: with `updates=((1, 4),)` version 4 sampled the token 9 in
     `Segment(author="policy", tokens=(5, 9), text="<search> Ada", logprobs=(-0.1, -1.2), policy_version=3)`.
     """
 
@@ -245,6 +247,14 @@ class Segment:
     logprobs: tuple[float, ...] | None = None
     policy_version: int | None = None
     cut: int = 0
+    updates: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def version_counts(self) -> list[tuple[int | None, int]]:
+        """The versions that sampled the tokens, in their order, each with its number of tokens."""
+        begins = (0, *(at for at, _ in self.updates), len(self.tokens))
+        versions = (self.policy_version, *(version for _, version in self.updates))
+        return [(version, end - begin) for version, (begin, end) in zip(versions, pairwise(begins), strict=True)]
 
 
 Refined = Literal["claims", "abstained", "too_long"]
@@ -409,13 +419,14 @@ class Chunk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """One whole turn. `text` ends with the stop string if there is one; the token that completed it stays whole in
-    `tokens`, even if it extends beyond the stop string."""
+    `tokens`, even if it extends beyond the stop string. `updates`: see `Segment`."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...] | None
     text: str
     stop: StopReason
     policy_version: int | None = None
+    updates: tuple[tuple[int, int], ...] = ()
 
 
 class Engine(Protocol):

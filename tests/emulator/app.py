@@ -37,7 +37,7 @@ def emulator_app(
     `transfers`: how weights come without a folder, as with vLLM's `--weight-transfer-config`.
     `POST /faults` changes the faults; `{"forget": 2.0}` is a restart of two seconds that loses the weights."""
     fault_injector = FaultInjector(faults or Faults())
-    engine.stale = fault_injector.faults.stale
+    fault_injector.apply(engine)
     emulator = EMULATORS[kind](name, engine, fault_injector, raw=raw, transfers=transfers)
 
     @asynccontextmanager
@@ -61,8 +61,8 @@ def emulator_app(
             fault_injector.restart(seconds)
             await engine.restart()
         fault_injector.faults = replace(fault_injector.faults, **table)
-        engine.stale = fault_injector.faults.stale
-        return JSONResponse({"asked": fault_injector.completions})
+        fault_injector.apply(engine)
+        return JSONResponse({"asked": fault_injector.completions, "turn_seconds": engine.turn_seconds})
 
     app = Starlette(
         routes=[

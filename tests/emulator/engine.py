@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from safetensors.torch import load_file
@@ -34,11 +37,9 @@ WAITING = 1024
 Transfers = Literal["shared", "broadcast"]
 """As from the memory of the learner's card or, a vLLM, as by NCCL (`emulator.no_card`)."""
 
+NOTHING = Completion(tokens=(), logprobs=(), text="", stop=cast("Any", "abort"))
+"""What there is of a completion that is aborted before its first token."""
 Result = TypeVar("Result")
-
-
-class Aborted(Exception):  # noqa: N818
-    """A client aborted this completion."""
 
 
 class EmulatedEngine:
@@ -60,6 +61,8 @@ class EmulatedEngine:
         self.context = context
         self.label = INITIAL_WEIGHTS
         self.stale = False
+        self.token_seconds = self.tail = 0.0  # see `Faults`
+        self.turn_seconds = 0.0  # that its completions have taken, all together
         self.paused = False
         self.asleep: frozenset[str] = frozenset()
         self.eos_ids = find_eos_ids(model.generation_config, tokenizer)
@@ -78,10 +81,10 @@ class EmulatedEngine:
         return len(self._running)
 
     async def write(self, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
-        """The completion, and the label of its weights. Raises `Aborted`."""
+        """The completion, and the label of its weights; with the stop "abort" what there was of it when aborted."""
         await self._ready.wait()
-        label = self.label
-        work = asyncio.ensure_future(self._in_engine_thread(lambda: self._engine.complete(prompt, sampling)))
+        label, started = self.label, time.monotonic()
+        work = asyncio.ensure_future(self._write(prompt, sampling))
         self._running.append(work)
         try:
             return await work, label
@@ -90,9 +93,25 @@ class EmulatedEngine:
             if task is not None and task.cancelling():  # the client disconnected
                 work.cancel()
                 raise
-            raise Aborted from None
+            return NOTHING, label
         finally:
             self._running.remove(work)
+            self.turn_seconds += time.monotonic() - started
+
+    async def _write(self, prompt: Sequence[int], sampling: Sampling) -> Completion:
+        """A completion, token after token at the set pace; the tokens until it is aborted."""
+        started, drawn = time.monotonic(), random.Random(str(sampling.key)).lognormvariate(0.0, self.tail)
+        whole = await self._in_engine_thread(lambda: self._engine.complete(prompt, sampling))
+        seconds = self.token_seconds * drawn
+        if not seconds:
+            return whole
+        try:
+            await asyncio.sleep(started + seconds * len(whole.tokens) - time.monotonic())
+        except asyncio.CancelledError:
+            count = min(len(whole.tokens), int((time.monotonic() - started) / seconds))
+            logprobs = (whole.logprobs or ())[:count]
+            return replace(NOTHING, tokens=whole.tokens[:count], logprobs=logprobs)
+        return whole
 
     async def raw_logprobs(self, prompt: Sequence[int], completion: Sequence[int]) -> tuple[float, ...]:
         """The model's log-probabilities, at temperature 1, of the tokens of `completion` after `prompt`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,6 +18,8 @@ class Faults:
     """The faults to inject; none by default. `error_every = 7`: every seventh completion fails."""
 
     latency: float = 0.0  # seconds added to every completion
+    token_seconds: float = 0.0  # that each token of a completion takes, however many are written at once
+    tail: float = 0.0  # of a log-normal factor of these seconds, drawn for each completion: its sigma
     error_every: int = 0  # every n-th completion gets status 500
     hang_every: int = 0  # every n-th completion never returns
     cut_every: int = 0  # every n-th answer is cut off in the middle
@@ -30,6 +33,11 @@ class FaultInjector:
         self.faults = faults
         self.completions = 0
         self._starts_until = 0.0
+
+    def apply(self, engine: Any) -> None:
+        """Sets what is the engine's part of the faults."""
+        for name in ("stale", "token_seconds", "tail"):
+            setattr(engine, name, getattr(self.faults, name))
 
     def restart(self, seconds: float) -> None:
         """Refuses all requests for this long."""

@@ -31,7 +31,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from emulator.bodies import field, list_of, prompt_of, read_body, require_known, sampling_of, text_of
-from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
+from emulator.engine import KV_CACHE, WEIGHTS, EngineEmulator
 from emulator.weight_transfer import named_tensors
 from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.engines.remote.sglang import ONE_CARD
@@ -107,11 +107,7 @@ class SglangEmulator(EngineEmulator):
 
         async def respond() -> Response:
             number = await self.fault_injector.before()
-            try:
-                completion, label = await self.engine.write(prompt, sampling)
-            except Aborted:
-                meta = {"finish_reason": {"type": "abort", "message": "aborted"}, "weight_version": self.engine.label}
-                return JSONResponse({"text": "", "output_ids": [], "meta_info": meta | {"output_token_logprobs": []}})
+            completion, label = await self.engine.write(prompt, sampling)
             logprobs = await self.logprobs(prompt, completion, sampling)
             meta = {
                 "finish_reason": _reason(completion.stop, len(completion.tokens)),
@@ -207,4 +203,6 @@ def _outcome(success: bool, message: str) -> JSONResponse:
 
 def _reason(stop: str, length: int) -> dict[str, Any]:
     """SGLang's finish reason, without the matched stop, which clients derive from the ids."""
+    if stop == "abort":
+        return {"type": "abort", "message": "aborted"}
     return {"type": "length", "length": length} if stop == "length" else {"type": "stop", "matched": None}

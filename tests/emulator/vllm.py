@@ -23,8 +23,7 @@ v0.14.0 and v0.32.0):
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from emulator.bodies import field, prompt_of, read_body, sampling_of, text_of
-from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
+from emulator.engine import KV_CACHE, WEIGHTS, EngineEmulator
 from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
 from sleuth.render import decode
 from sleuth.serve.engine_thread import cancel_on_disconnect
@@ -95,13 +94,10 @@ class VllmEmulator(EngineEmulator):
 
         async def respond() -> Response:
             number = await self.fault_injector.before()
-            tokens: Sequence[int] = ()
-            text, reason, logprobs = "", "abort", ()
-            with suppress(Aborted):
-                completion, _ = await self.engine.write(prompt, sampling)
-                logprobs = await self.logprobs(prompt, completion, sampling)
-                tokens, reason = completion.tokens, "stop" if completion.stop == "eos" else completion.stop
-                text = text_of(self.engine, completion.text, completion.stop)
+            completion, _ = await self.engine.write(prompt, sampling)
+            logprobs = await self.logprobs(prompt, completion, sampling)
+            tokens, reason = completion.tokens, "stop" if completion.stop == "eos" else completion.stop
+            text = text_of(self.engine, completion.text, completion.stop)
             words = [decode(self.engine.tokenizer, [token]) for token in tokens]
             choice = {
                 "index": 0,

@@ -90,9 +90,19 @@ def test_a_prompt_of_the_data_comes_back_and_a_file_from_before_there_were_any_i
 def test_the_file_has_one_row_a_trajectory_in_the_fixed_schema(tmp_path: Path) -> None:
     write_rollouts(tmp_path / "r.parquet", [SCORED], [[1.0, None]])
     table = pq.read_table(tmp_path / "r.parquet")
-    assert table.schema.equals(SCHEMA)
+    assert table.schema.names == SCHEMA.names
+    segment = table.schema.field("segments").type.value_type
+    assert [part.name for part in segment] == ["author", "text", "tokens", "logprobs", "policy_version", "cut"]
     assert table["sample"].to_pylist() == [0, 1, 1]
     assert table["trajectory"].to_pylist() == [0, 0, 1]
+
+
+def test_the_versions_within_a_turn_come_back(tmp_path: Path) -> None:
+    turn = replace(PLAYED.segments[1], tokens=(5, 9, 7), logprobs=(-0.5, -1.25, -2.0), updates=((1, 4), (2, 6)))
+    crossed = replace(PLAYED, segments=(PLAYED.segments[0], turn))
+    both = [group(), replace(group(), episodes=(replace(group().episodes[0], trajectories=(crossed,)),), scores=())]
+    write_rollouts(tmp_path / "r.parquet", both, [[None, None], [None]])
+    assert read_rollouts(tmp_path / "r.parquet") == both
 
 
 @settings(max_examples=30, deadline=None)

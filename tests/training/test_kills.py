@@ -11,17 +11,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from emulator.served import EmulatedServer
 from forked import ForkedSleuth
-from run_files import bytes_of, figures, written
+from run_files import bytes_of, figures, groups, written
+from small_stages import through
+
+from sleuth.training.rollout_worker import lag_counts
 
 RHYTHM = ("stage.1.save_every=1", "stage.1.keep=1", "stage.1.milestone_every=2", "stage.1.steps=4")
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.probe_prompts=0")
 
 
 @contextmanager
-def training(recipe: Path, folder: Path) -> Iterator[ForkedSleuth]:
+def training(recipe: Path, folder: Path, *overrides: str) -> Iterator[ForkedSleuth]:
     """`sleuth train` in a process of its own, which writes its errors beside the folder."""
-    options = [option for override in (*RHYTHM, *BRIEF) for option in ("--set", override)]
+    options = [option for override in (*RHYTHM, *BRIEF, *overrides) for option in ("--set", override)]
     with open(os.devnull, "r+") as nothing, errors_of(folder).open("w") as errors:
         streams = [stream.fileno() for stream in (nothing, nothing, errors)]
         with ForkedSleuth("train", str(recipe), "--run", str(folder), *options, streams=streams) as process:
@@ -32,9 +36,9 @@ def errors_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.errors")
 
 
-def finish(recipe: Path, folder: Path) -> float:
+def finish(recipe: Path, folder: Path, *overrides: str) -> float:
     """The seconds that a run took after it had opened its folder."""
-    with training(recipe, folder) as process:
+    with training(recipe, folder, *overrides) as process:
         wait_for_folder(process, folder)
         began = time.monotonic()
         assert process.wait(timeout=300) == 0, errors_of(folder).read_text()
@@ -90,3 +94,57 @@ def test_a_run_killed_once_is_the_run_that_was_never_killed(recipe_file, tmp_pat
 @pytest.mark.slow
 def test_a_run_killed_at_any_of_fifty_moments_is_the_run_that_was_never_killed(recipe_file, tmp_path):
     survives(50, recipe_file, tmp_path, seed=1)
+
+
+LAG = 2
+
+
+def require_every_episode_once(folder: Path, expected: list[list[str]]) -> None:
+    """Each step has the questions that it would have without a lag and a kill, all siblings, and no older weights."""
+    steps = [groups(folder, step) for step in range(1, 5)]
+    assert [[group.task.id for group in step] for step in steps] == expected
+    assert [row["step"] for row in figures(folder) if row["stage"] == "grpo"] == [1, 2, 3, 4]
+    for step, played in enumerate(steps, start=1):
+        assert all([episode.sample for episode in group.episodes] == list(range(8)) for group in played)
+        lag_counts(played, step - 1, max_policy_lag=LAG)
+
+
+def survives_with_its_server(kills: int, recipe: Path, place: Path, server: EmulatedServer, seed: int) -> None:
+    """The trainer is killed so many times, and its server restarts without its weights before each kill."""
+    finish(recipe, place / "waits")
+    expected = [[group.task.id for group in groups(place / "waits", step)] for step in range(1, 5)]
+    server.fault(token_seconds=0.01, tail=1.0)
+    ahead, draw, number = through([server], max_policy_lag=LAG), random.Random(seed), 0
+    lasted = finish(recipe, place / "whole", ahead)
+    require_every_episode_once(place / "whole", expected)
+    while kills:
+        folder = place / f"killed-{number}"
+        with training(recipe, folder, ahead) as process:
+            wait_for_folder(process, folder)
+            for _ in range(2):
+                time.sleep(draw.uniform(0, lasted / 2))
+                if process.poll() is None:
+                    server.fault(forget=0.2)
+            if process.poll() == 2 and "engine.urls" in errors_of(folder).read_text():
+                continue  # the server restarted while the run asked what it can do
+            if process.poll() is not None:
+                assert process.poll() == 0, errors_of(folder).read_text()
+                require_every_episode_once(folder, expected)
+                number += 1
+                continue
+            process.send_signal(signal.SIGKILL)
+            kills -= 1
+    finish(recipe, folder, ahead)
+    require_every_episode_once(folder, expected)
+
+
+@pytest.mark.long
+def test_episodes_that_lag_are_neither_lost_nor_trained_twice_when_trainer_and_server_are_killed(
+    recipe_file, tmp_path, servers
+):
+    survives_with_its_server(1, recipe_file, tmp_path, *servers("vllm"), seed=0)
+
+
+@pytest.mark.slow
+def test_episodes_that_lag_are_neither_lost_nor_trained_twice_over_forty_kills(recipe_file, tmp_path, servers):
+    survives_with_its_server(40, recipe_file, tmp_path, *servers("sglang"), seed=1)

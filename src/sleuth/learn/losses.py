@@ -447,16 +447,18 @@ class FunctionLoss:
         return loss.reshape(())
 
 
-def require_loss(loss: FunctionLoss, *, low: float, high: float, beta: Any = 0.0) -> None:
+def require_loss(loss: FunctionLoss, *, low: float, high: float, beta: Any = 0.0, corrects: bool = False) -> None:
     """Calls a user's loss on invented rows. Raises UserCodeError if it fails, is not finite, is not a sum over rows, so
-    that it would depend on micro-batches, gives a gradient to tokens without weight, or takes the reference where
-    `beta` keeps none."""
+    that it would depend on micro-batches, gives a gradient to tokens without weight, takes the reference where `beta`
+    keeps none, or, where it `corrects` for older weights, is the same whatever probability they gave to a token."""
     if "reference" in loss.optional and not beta:
         raise loss.function.error("takes the reference, and with loss.beta = 0 there is none; set loss.beta")
-    asyncio.run(Caller(loss.function, seconds=TRIAL_SECONDS).run(lambda: _try(loss, low=low, high=high)))
+    asyncio.run(
+        Caller(loss.function, seconds=TRIAL_SECONDS).run(lambda: _try(loss, low=low, high=high, corrects=corrects))
+    )
 
 
-def _try(loss: FunctionLoss, *, low: float, high: float) -> None:
+def _try(loss: FunctionLoss, *, low: float, high: float, corrects: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (TRIAL_ROWS, TRIAL_TOKENS)
     logprobs = (-torch.rand(shape, generator=generator)).requires_grad_()
@@ -483,6 +485,15 @@ def _try(loss: FunctionLoss, *, low: float, high: float) -> None:
             f"returned {whole.item():.4g} for rows that give {parts:.4g} one by one, so that it would depend on "
             "micro-batches; return the sum over tokens of values times weights, not a mean"
         )
+    if corrects:
+        before, logprobs.grad = gradient.clone(), None
+        old_logprobs += 0.1
+        of_rows(slice(None)).backward()
+        if logprobs.grad is not None and torch.equal(before, logprobs.grad):
+            raise error(
+                "has the same gradient whatever old_logprobs are, so that it cannot correct for the older weights that "
+                'engine.max_policy_lag lets sample; use the ratio, or loss.old_logprobs = "learner" with loss.tis_cap'
+            )
 
 
 def _shown(value: Any) -> str:

@@ -107,16 +107,17 @@ class PoolRecipe(LaunchFields):
     """Seconds that the run waits while no server answers."""
     sleeps: bool = False
     """Servers release their GPU memory while the learner computes; for one GPU that both share."""
-    max_policy_lag: Annotated[int, Field(ge=0, le=1)] = 0
-    """Number of updates by which the servers' weights may lag behind. With 1, the episodes of a step are generated
-    while the learner trains on the step before."""
+    max_policy_lag: NonNegativeInt = 0
+    """Number of updates by which the weights that sampled a token may lag behind. With 1, the episodes of a step are
+    generated while the learner trains on the step before. From 2 on, those of as many later steps are, and neither
+    waits for the other: a turn that is under way when the weights change goes on with the new ones."""
 
     @combination
     def _can_sleep(self) -> Iterator[str]:
         if self.max_policy_lag and self.sleeps:
             yield (
-                "sleeps = true and max_policy_lag = 1 exclude each other: servers that sleep while the learner "
-                "computes cannot generate then"
+                f"sleeps = true and max_policy_lag = {self.max_policy_lag} exclude each other: servers that sleep "
+                "while the learner computes cannot generate then"
             )
 
 
@@ -238,12 +239,12 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
         lag = self.engine.max_policy_lag if self.engine is not None else 0
         if lag and loss.old_logprobs == "learner" and loss.tis_cap is None:
             yield (
-                'engine.max_policy_lag = 1 trains on samples of older weights, and loss.old_logprobs = "learner" '
+                f'engine.max_policy_lag = {lag} trains on samples of older weights, and loss.old_logprobs = "learner" '
                 'treats them as on-policy: set loss.old_logprobs = "sampler", or loss.tis_cap'
             )
         if lag and "sampling.temperature" in scheduled(self):
             yield (
-                "engine.max_policy_lag = 1 plays a step at the temperature of the one before, and the loss would take "
+                f"engine.max_policy_lag = {lag} plays a step at the temperature of an earlier one, and the loss takes "
                 "another: set one number as sampling.temperature, or max_policy_lag = 0"
             )
         if size is not None and size > self.prompts_per_step:

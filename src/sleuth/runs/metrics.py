@@ -105,6 +105,9 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
         StepFigure(
             "off_policy_fraction", "Share of sampled tokens that were written by older weights than the step's."
         ),
+        StepFigure(
+            "policy_lag_mean", "Updates by which the weights that sampled a token lag behind: the mean over tokens."
+        ),
         StepFigure("old_logprobs", 'Where the ratio starts: "sampler" or "learner".'),
         StepFigure("gradient_norm", "Global norm of the gradient before clipping."),
         StepFigure("learning_rate", "Learning rate of this step."),
@@ -167,6 +170,7 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
     ),
     "Pools of servers": (
         StepFigure("turns_redrawn", "Turns that were requested again from another server."),
+        StepFigure("turns_resumed", "Turns that went on with newer weights after an update; twice if after two."),
         StepFigure("servers_reloaded", "Servers that had lost the weights and loaded them again."),
         StepFigure("seconds_publish", "Seconds to write the weights and load them on every server."),
         StepFigure("seconds_client", "Seconds of a core that the first rank took while servers generated."),

@@ -60,6 +60,8 @@ _SEGMENT = pa.struct(
         ("cut", pa.int32()),
     ]
 )
+_UPDATED = pa.struct([*_SEGMENT, ("updates", pa.list_(pa.list_(pa.int32())))])
+"""A segment that several versions may have sampled."""
 _STATED = pa.struct([("claim", pa.string()), ("snippets", pa.list_(pa.string())), ("asked", pa.bool_())])
 _EVIDENCE = pa.struct(
     [
@@ -106,7 +108,7 @@ SCHEMA = pa.schema(
         ("notes", pa.map_(pa.string(), pa.string())),  # null: an older file
         ("credits", pa.list_(_CREDIT)),
         ("advantage", pa.float64()),  # null: missing, or the group was not trained
-        ("segments", pa.list_(_SEGMENT)),
+        ("segments", pa.list_(_UPDATED)),  # without `updates` in a file where they are all empty, or an older one
         ("actions", pa.list_(_ACTION)),
         ("own_score", _OWN_SCORE),  # null: the environment gives none, or an older file
     ]
@@ -121,8 +123,11 @@ def write_rollouts(path: Path, groups: Sequence[Group], advantages: Sequence[Seq
         for row in _rows_of_group(index, group, group_advantages)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
+    schema = SCHEMA
+    if not any(segment["updates"] for row in rows for segment in row["segments"]):
+        schema = SCHEMA.set(SCHEMA.names.index("segments"), pa.field("segments", pa.list_(_SEGMENT)))
     with recorded(path), replacing_file(path) as partial:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial, compression="zstd", write_page_checksum=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial, compression="zstd", write_page_checksum=True)
 
 
 def read_rollouts(path: Path) -> list[Group]:
@@ -172,7 +177,7 @@ def _rows_of_group(index: int, group: Group, advantages: Sequence[float | None])
                 "stop": trajectory.stop,
                 **_score_row(score),
                 "advantage": advantage,
-                "segments": [_row(segment, _SEGMENT) for segment in trajectory.segments],
+                "segments": [_row(segment, _UPDATED) for segment in trajectory.segments],
                 "actions": [_action_row(action) for action in trajectory.actions],
                 "own_score": trajectory.score and _row(trajectory.score, _OWN_SCORE),
             }
@@ -275,7 +280,8 @@ def _trajectory(row: Mapping[str, Any]) -> Trajectory:
 
 def _segment(row: Mapping[str, Any]) -> Segment:
     logprobs = None if row["logprobs"] is None else tuple(row["logprobs"])
-    return Segment(**{**row, "tokens": tuple(row["tokens"]), "logprobs": logprobs})
+    updates = tuple(map(tuple, row.get("updates") or ()))
+    return Segment(**{**row, "tokens": tuple(row["tokens"]), "logprobs": logprobs, "updates": updates})
 
 
 def _action(row: Mapping[str, Any]) -> Action:

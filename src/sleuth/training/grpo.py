@@ -105,7 +105,10 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context, stage.teacher.top_k)
     if stage.loss.function is not None:
         loss = stage.loss
-        require_loss(function_loss_of(loss), low=loss.clip_low, high=loss.clip_high, beta=loss.beta)
+        lags = stage.engine is not None and stage.engine.max_policy_lag > 0
+        corrects = lags and loss.old_logprobs == "sampler"
+        bounds = {"low": loss.clip_low, "high": loss.clip_high}
+        require_loss(function_loss_of(loss), **bounds, beta=loss.beta, corrects=corrects)
     Schedules(stage).require()
     if (advantages := own_advantages(stage.loss)) is not None:
         require_advantages(advantages, stage.samples_per_prompt)
@@ -138,6 +141,11 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
+    if not ranks.alone and stage.engine is not None and (lag := stage.engine.max_policy_lag) > 1:
+        raise SleuthError(
+            f"engine.max_policy_lag = {lag}: {ranks.world} ranks gather the episodes of one step at a time; set 1, or "
+            "train in one process"
+        )
     for name, table in (("env", stage.env), ("data", stage.data)):
         if not ranks.alone and (why := table.one_process):
             raise SleuthError(
@@ -242,7 +250,8 @@ class GRPOTrainer(Trainer):
         with releasing_cached_memory():
             update = self._update(groups, advantages)
         updated = time.monotonic()
-        self.worker.wait()
+        if not self.worker.interrupts or self.stage.evaluates_at(step):  # an evaluation has the servers to itself
+            self.worker.wait()
         waited = time.monotonic() - updated
         self.engine.publish(step)
         seconds = {"seconds_rollout": ended - started + waited, "seconds_update": time.monotonic() - ended - waited}

@@ -1,19 +1,19 @@
-"""Plays and scores the episodes of each GRPO step, one step ahead if the recipe allows; and the hooks: what parts of a
+"""Plays and scores the episodes of each GRPO step, steps ahead if the recipe allows; and the hooks: what parts of a
 recipe add to the steps, such as scores that are computed late, and figures of their own."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -41,17 +41,19 @@ Result = TypeVar("Result")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
     """The groups of a step, of which those at the indices `replaced` are not trained, and the figures of judges and
-    weights."""
+    weights. `asked` counts the questions up to this step, with their hash if they are a stream."""
 
     groups: list[Group]
     replaced: set[int]
     figures: dict[str, float | None]
+    asked: tuple[int, str]
 
 
 @dataclass(kw_only=True)
 class RolloutWorker:
     """What plays the episodes of a stage. Only the first rank has the `reward`, and calls judges. `asked` counts the
-    prompts of the steps that `play` returned, without those drawn for the next one."""
+    prompts of the steps that `play` returned, without those drawn for later ones: a run that goes on from there plays
+    them again."""
 
     stage: GrpoRecipe
     context: StageContext
@@ -65,10 +67,11 @@ class RolloutWorker:
     drawn: str = field(default="", init=False)  # the hash of what a stream was asked for
     _ranks: Ranks = field(init=False)
     _key: tuple[int, ...] = field(init=False)  # of the stage's draws, as it begins
-    _next: Prefetcher[Played] | None = field(default=None, init=False)
+    _ahead: deque[Future[Played]] = field(default_factory=deque, init=False)  # of the steps after the last one played
+    _background: Background | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.asked, self.drawn = self.order.taken, getattr(self.order, "sha256", "")
+        self.asked, self.drawn = self._asked()
         ranks, self._key = self.context.ranks, self.context.key
         self._ranks = ranks.channel() if self.max_policy_lag else ranks  # they play in a thread of their own
 
@@ -77,18 +80,39 @@ class RolloutWorker:
         """How many updates the weights that sample may lag behind the learner's."""
         return self.stage.engine.max_policy_lag if self.stage.engine is not None else 0
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether episodes go on while the servers are given new weights, so that `wait` need not be called."""
+        return self.max_policy_lag > 1
+
     def play(self, step: int) -> Played:
-        """The scored groups of a step. If they may lag, those of the next step are played in the background."""
-        played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
-        self._next = None
-        self.asked, self.drawn = self.order.taken, getattr(self.order, "sha256", "")
+        """The scored groups of a step. If they may lag by `max_policy_lag` updates, those of as many later steps are
+        played in the background. Each step has the questions that it would have without a lag, and waits for them all:
+        whichever answer is first, no question is favoured, none is dropped, and none is older than the lag allows."""
         lag = self.max_policy_lag
-        off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)
+        if not lag:
+            played = asyncio.run(self._play(step))
+        else:
+            self._play_ahead(step, step + lag if self.interrupts else step)
+            played = self._ahead.popleft().result()
+            self._play_ahead(step + 1, step + lag)
+        self.asked, self.drawn = played.asked
+        lags = lag_counts(played.groups, step - 1, max_policy_lag=lag)
         if not lag:
             return played
-        if step < self.stage.last_step:
-            self._next = Prefetcher(lambda: self._play(step + 1))
-        return replace(played, figures=played.figures | {"off_policy_fraction": off_policy})
+        older = sum(count for versions, count in lags.items() if versions)
+        figures = {"off_policy_fraction": older / lags.total() if lags else None}
+        if self.interrupts and lags:
+            figures["policy_lag_mean"] = sum(versions * count for versions, count in lags.items()) / lags.total()
+        return replace(played, figures=played.figures | figures)
+
+    def _play_ahead(self, first: int, last: int) -> None:
+        """Begins the steps from `first` to `last` that have not begun."""
+        self._background = self._background or Background()
+        for step in range(first + len(self._ahead), min(last, self.stage.last_step) + 1):
+            takes_more = self._ahead and self.stage.replace_no_signal  # questions, of which this one takes the next
+            before = self._ahead[-1] if takes_more else None
+            self._ahead.append(self._background.submit(self._play(step, before)))
 
     def probe(self, count: int) -> list[Group]:
         """Scored groups of the next `count` prompts, which stay in the order."""
@@ -97,38 +121,47 @@ class RolloutWorker:
         return groups
 
     def wait(self) -> None:
-        """Returns when no episode is being played: a turn is sampled by one version of the weights. On several ranks,
-        raises what ended the episodes: the others wait for them, and would for this rank to end."""
-        if self._next is not None:
-            self._next.wait()
-            if not self._ranks.alone:
-                self._next.result()
+        """Returns when no episode is being played. On several ranks, raises what ended the episodes: the others wait
+        for them, and would for this rank to end."""
+        futures.wait(self._ahead)
+        for played in self._ahead if not self._ranks.alone else ():
+            played.result()
 
     def close(self) -> None:
         """Cancels the episodes that are being played."""
-        if self._next is not None:
-            self._next.cancel()
+        if self._background is not None:
+            self._background.close()
 
-    async def _play(self, step: int) -> Played:
-        """If the recipe asks for it, groups without signal are replaced in the update by those of other prompts."""
-        first = self.order.taken
-        groups = await self._fresh(step, self.stage.prompts_per_step, first)
+    async def _play(self, step: int, before: Future[Played] | None = None) -> Played:
+        """If the recipe asks for it, groups without signal are replaced in the update by those of other prompts. Begins
+        when the step `before` has ended."""
+        if before is not None:
+            await asyncio.wait([asyncio.wrap_future(before)])
+        first, asked = self.order.taken, (0, "")
+
+        async def fresh(count: int) -> list[Group]:
+            nonlocal asked
+            begin, tasks = self.order.taken, self.order.take(count)
+            asked = self._asked()  # before another step takes its own
+            earlier = partial(self._played_before, step, first)
+            return await self._groups(tasks, step=step, first_prompt=begin, played=earlier)
+
+        groups = await fresh(self.stage.prompts_per_step)
         replaced: set[int] = set()
         for _ in range(self.stage.replace_no_signal):
             no_signal = {at for at, group in enumerate(groups) if not has_signal(values_of(group))} - replaced
             if not no_signal:
                 break
             replaced |= no_signal
-            groups += await self._fresh(step, len(no_signal), first)
-        return Played(groups=groups, replaced=replaced, figures=self.counted())
+            groups += await fresh(len(no_signal))
+        return Played(groups=groups, replaced=replaced, figures=self.counted(), asked=asked)
+
+    def _asked(self) -> tuple[int, str]:
+        return self.order.taken, getattr(self.order, "sha256", "")
 
     def counted(self) -> dict[str, float | None]:
         """The figures of judges and of environments since the last call."""
         return self.judge_pool.figures() | self.judge_pool.seconds() | self.setting.figures()
-
-    async def _fresh(self, step: int, count: int, first_of_step: int) -> list[Group]:
-        first, played = self.order.taken, partial(self._played_before, step, first_of_step)
-        return await self._groups(self.order.take(count), step=step, first_prompt=first, played=played)
 
     async def _groups(
         self, tasks: Sequence[Task], *, step: int, first_prompt: int, played: Callable[[], Mapping[int, Group]] = dict
@@ -203,65 +236,47 @@ MIN_SIBLINGS = 2
 """Scores that a group's advantages need; a group with fewer is dropped and counted."""
 
 
-class Prefetcher(Generic[Result]):
-    """Runs `work` at once in a thread with an event loop of its own. `result` waits for it; `cancel` ends it."""
+class Background:
+    """An event loop in a thread of its own. `submit` starts work in it at once; `close` cancels what is not done."""
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._task: asyncio.Task[Result] | None = None
-        self._cancelled = False
-        self._done: Future[Result] = Future()
-        self._thread = Thread(target=self._run, args=(work,), name="prefetch", daemon=True)
+    def __init__(self) -> None:
+        self._started: Future[asyncio.AbstractEventLoop] = Future()
+        self._end = asyncio.Event()
+        self._thread = Thread(target=lambda: asyncio.run(self._until_closed()), name="rollouts", daemon=True)
         self._thread.start()
+        self._loop = self._started.result()
 
-    def wait(self) -> None:
-        """Returns when the work has ended, with a result or an error."""
+    def submit(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """What the work will return or raise."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        """Cancels all work and waits for its end."""
+        self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
-    def result(self) -> Result:
-        """What the work returned; raises what it raised."""
-        self.wait()
-        return self._done.result()
-
-    def cancel(self) -> None:
-        """Cancels the work and waits for its end."""
-        self._cancelled = True
-        with suppress(RuntimeError):  # the loop is closed: the work has ended
-            self._loop.call_soon_threadsafe(lambda: self._task.cancel() if self._task is not None else None)
-        self.wait()
-
-    def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
-        async def main() -> Result:
-            self._task = asyncio.current_task()
-            if self._cancelled:
-                raise asyncio.CancelledError
-            return await work()
-
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                self._done.set_result(runner.run(main()))
-            except BaseException as error:  # raised by `result`
-                self._done.set_exception(error)
+    async def _until_closed(self) -> None:
+        self._started.set_result(asyncio.get_running_loop())
+        await self._end.wait()
 
 
-def off_policy_fraction(groups: Sequence[Group], newest: int, *, max_policy_lag: int) -> float | None:
-    """The share of sampled tokens that older weights than version `newest` wrote; None if no version is recorded.
-    Raises SleuthError if they are older than by `max_policy_lag` versions."""
-    counts = Counter[int]()
+def lag_counts(groups: Sequence[Group], newest: int, *, max_policy_lag: int) -> Counter[int]:
+    """The number of sampled tokens by how many versions their weights lag behind `newest`; none if no version is
+    recorded. Raises SleuthError if one lags by more than `max_policy_lag`."""
+    lags = Counter[int]()
     for group in groups:
         for episode in group.episodes:
             for trajectory in episode.trajectories:
                 for segment in trajectory.segments:
-                    if segment.author == "policy" and segment.policy_version is not None:
-                        counts[segment.policy_version] += len(segment.tokens)
-    if not counts:
-        return None
-    if min(counts) < newest - max_policy_lag:
+                    for version, count in segment.version_counts if segment.author == "policy" else ():
+                        if version is not None:
+                            lags[newest - version] += count
+    if lags and (oldest := newest - max(lags)) < newest - max_policy_lag:
         raise SleuthError(
-            f"an episode was written with the weights of version {min(counts)}, and the learner is at {newest}: more "
+            f"an episode was written with the weights of version {oldest}, and the learner is at {newest}: more "
             f"than engine.max_policy_lag = {max_policy_lag} allows"
         )
-    return sum(count for version, count in counts.items() if version < newest) / sum(counts.values())
+    return lags
 
 
 class Hook:

@@ -199,8 +199,8 @@ def launches_of(
     shared = any(card < ranks for card in cards)
     if shared and pool.max_policy_lag:
         raise SleuthError(
-            "engine.max_policy_lag = 1: the servers share a GPU with the learner, and sleep while it computes; set 0, "
-            "or give them other GPUs with engine.cards"
+            f"engine.max_policy_lag = {pool.max_policy_lag}: the servers share a GPU with the learner, and sleep while "
+            "it computes; set 0, or give them other GPUs with engine.cards"
         )
     temperatures = {
         stage.sampling.temperature for stage in recipe.stages_of(GrpoRecipe).values() if stage.engine == pool

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,16 +20,20 @@ import pytest
 import torch
 from emulator.engine import EmulatedEngine
 from emulator.served import KINDS, EmulatedServer
-from pools import CONTEXT, asked, away, move
+from pools import CONTEXT, asked, away, move, require_same_turns
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import weight_sync
+from sleuth.engines.remote.completions import RawCompletion
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import discover_server, discover_servers
 from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError, learner_logprobs
-from sleuth.types import Completion, Sampling, SleuthError
+from sleuth.render import decode
+from sleuth.training.rollout_worker import Background
+from sleuth.types import Completion, Sampling, Segment, SleuthError
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -53,6 +59,102 @@ def test_log_probabilities_over_several_turns_are_the_learners(servers, pools, l
     for before, written in turns:
         ours = learner_logprobs(learner, before, written.tokens, temperature)
         assert written.logprobs == pytest.approx(ours, abs=1e-4)
+
+
+@pytest.mark.long
+@each_kind
+def test_turns_go_on_across_updates_and_each_token_is_that_of_its_version(servers, pools, learner, kind):
+    engine = pools.open(servers(kind, kind, token_seconds=0.05, tail=0.5), max_policy_lag=3)
+    requests = pools.sampled(groups=3, siblings=3, max_tokens=60)
+    models = {1: copy.deepcopy(learner)}
+    with closing(Background()) as background:
+        turns = [background.submit(engine.complete(*request)) for request in requests]
+        for version in (2, 3):
+            time.sleep(1.0)
+            move(learner)
+            models[version] = copy.deepcopy(learner)
+            engine.publish(version)
+        completions = [turn.result() for turn in turns]
+    assert any(len(turn.updates) == 2 for turn in completions)
+    for (before, _), turn in zip(requests, completions, strict=True):
+        assert len(turn.tokens) == len(turn.logprobs) == 60 or turn.stop == "eos"
+        names = ("tokens", "text", "logprobs", "policy_version", "updates")
+        segment, begin = Segment(author="policy", **{name: getattr(turn, name) for name in names}), 0
+        for version, count in segment.version_counts:
+            expected = learner_logprobs(models[version], before, turn.tokens, 1.0)[begin : begin + count]
+            assert turn.logprobs[begin : begin + count] == pytest.approx(expected, abs=1e-4)
+            begin += count
+    figures = engine.figures()
+    assert figures["turns_resumed"] > 0
+    assert figures["turns_redrawn"] == 0
+
+
+def halved(engine: PoolEngine, at: int) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Has an update end each turn `at` a token. Returns what is asked for from then on: the length of the prompt, the
+    most tokens, and the key of the draw."""
+    generate, requests = engine._generate, []
+
+    async def half(tokens: Any, sampling: Sampling, limit: int, group: Any) -> Any:
+        raw, version = await generate(tokens, replace(sampling, stops=()), limit, group)
+        requests.append((len(tokens), limit, sampling.key))
+        if len(requests) == 2:
+            return raw, 2
+        return replace(raw, tokens=raw.tokens[:at], logprobs=raw.logprobs[:at], finish_reason="abort"), version
+
+    engine._generate = half
+    return requests
+
+
+def test_a_turn_that_goes_on_has_what_is_left_and_draws_anew(servers, pools):
+    """With the seed of its first tokens, the later ones would be drawn as those were."""
+    engine = pools.open(servers("vllm"), max_policy_lag=2)
+    [(prompt, sampling)] = pools.sampled(groups=1, siblings=1, max_tokens=24, temperature=0.0)
+    requests = halved(engine, 9)
+    [turn] = asked(engine, [(prompt, sampling)])
+    assert (turn.policy_version, turn.updates) == (1, ((9, 2),))
+    assert requests == [(len(prompt), 24, sampling.key), (len(prompt) + 9, 15, (*sampling.key, 9))]
+    [whole] = pools.written_here([(prompt, sampling)])
+    require_same_turns([turn], [whole])
+
+
+def test_a_stop_string_that_an_update_cut_ends_the_turn_where_it_ends(servers, pools):
+    """A server sees only the half that it writes."""
+    engine = pools.open(servers("sglang"), max_policy_lag=2)
+    [(prompt, sampling)] = pools.sampled(groups=1, siblings=1, max_tokens=24, temperature=0.0)
+    [whole] = asked(engine, [(prompt, sampling)])
+    halved(engine, 11)
+    stop = decode(pools.tokenizer, whole.tokens[9:13])
+    [turn] = asked(engine, [(prompt, replace(sampling, stops=(stop,)))])
+    assert turn.stop == "stop"
+    assert turn.tokens == whole.tokens[: len(turn.tokens)]
+    assert turn.updates == ((11, 2),)
+
+
+def test_a_server_that_returns_nothing_of_what_updates_interrupt_ends_the_run_with_one_line(servers, pools):
+    engine = pools.open(servers("vllm"), max_policy_lag=2)
+    nothing = RawCompletion(tokens=(), logprobs=(), finish_reason="abort")
+
+    async def send(*_: Any) -> Any:
+        return nothing, 1
+
+    engine._send = send
+    with pytest.raises(SleuthError, match="no server returned what it had of it: set engine"):
+        asked(engine, pools.sampled(groups=1, siblings=1))
+
+
+@each_kind
+def test_a_turn_that_arrives_while_its_server_pauses_is_asked_anew(servers, pools, monkeypatch, kind):
+    monkeypatch.setattr(weight_sync, "INTERRUPT_SECONDS", 0.2)
+    [server] = servers(kind, token_seconds=0.02)
+    engine = pools.open([server], max_policy_lag=2)
+    server.fault(latency=0.4, token_seconds=0.02)  # it lies before the server's engine, which pauses meanwhile
+    with closing(Background()) as background:
+        turns = [background.submit(engine.complete(*one)) for one in pools.sampled(groups=1, max_tokens=30)]
+        time.sleep(0.2)
+        server.fault(latency=0.0, token_seconds=0.02)
+        engine.publish(2)
+        assert {turn.result().policy_version for turn in turns} == {2}
+    assert engine.figures()["turns_redrawn"] == 0
 
 
 # -- before a run ------------------------------------------------------------------------------------------------------

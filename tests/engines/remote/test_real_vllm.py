@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +26,8 @@ from sleuth.engines.remote.vllm import Vllm
 from sleuth.engines.remote.weight_sync import learner_logprobs
 from sleuth.learn.models import load_model
 from sleuth.render import decode, find_eos_ids, load_tokenizer
-from sleuth.types import Completion, Sampling, SleuthError
+from sleuth.training.rollout_worker import Background
+from sleuth.types import Completion, Sampling, Segment, SleuthError
 
 pytestmark = pytest.mark.servers
 
@@ -160,7 +163,7 @@ def test_a_server_that_refused_weights_generates_with_those_it_started_with(vllm
     whole = next(pool._weight_sync.published.path.glob("*.safetensors")).read_bytes()
     (tmp_path / "cut" / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     move(pools.learner)
-    pool._weight_sync.write(2)
+    pool._weight_sync.adopt(pool._weight_sync.write(2))
     object.__setattr__(pool._weight_sync._published, "path", tmp_path / "cut")
     with pytest.raises(SleuthError, match="could not load"):
         asyncio.run(load_published(pool))
@@ -193,6 +196,35 @@ def test_an_aborted_turn_is_sampled_again_to_the_same_tokens(vllm, pool, pools):
     turns = asyncio.run(ask())
     assert pool.figures()["turns_redrawn"] > 0
     assert [turn.tokens for turn in turns] == [turn.tokens for turn in undisturbed]
+
+
+def test_turns_go_on_across_updates_and_each_token_is_that_of_its_version(vllm, pools):
+    pool = pools.open([vllm], **LIMITS, max_policy_lag=3)
+    requests, models = pools.sampled(groups=8, siblings=2, max_tokens=400), {1: copy.deepcopy(pools.learner)}
+    with (
+        closing(Background()) as background,
+        httpx.Client(trust_env=False, base_url=vllm.url, headers=UNSHARED) as client,
+    ):
+        turns = [background.submit(pool.complete(*request)) for request in requests]
+        for version in (2, 3):
+            while not is_generating(client.get("/metrics").text) and not all(turn.done() for turn in turns):
+                time.sleep(0.01)
+            time.sleep(0.5)
+            move(pools.learner)
+            models[version] = copy.deepcopy(pools.learner)
+            pool.publish(version)
+        completions = [turn.result() for turn in turns]
+    assert any(turn.updates for turn in completions)
+    for (before, _), turn in zip(requests, completions, strict=True):
+        names = ("tokens", "text", "logprobs", "policy_version", "updates")
+        segment, begin = Segment(author="policy", **{name: getattr(turn, name) for name in names}), 0
+        for version, count in segment.version_counts:
+            expected = learner_logprobs(models[version], before, turn.tokens, 1.0)[begin : begin + count]
+            assert turn.logprobs[begin : begin + count] == pytest.approx(expected, abs=1e-4)
+            begin += count
+    figures = pool.figures()
+    print(figures, [turn.updates for turn in completions])
+    assert figures["turns_redrawn"] == 0
 
 
 def test_a_run_learns_from_its_own_weights_at_every_step(vllm, recipe_file, run, tmp_path):

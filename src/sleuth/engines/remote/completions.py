@@ -35,8 +35,16 @@ class RawCompletion:
     encoded: bool = False
 
 
+ABORTED = "abort"
+"""The `finish_reason` of a turn that a client had the server stop; both kinds of server name it so."""
+
+
 class Aborted(ValueError):  # noqa: N818
-    """The server aborted a request because a client asked it to."""
+    """The server aborted a request because a client asked it to; `partial` is what it had sampled."""
+
+    def __init__(self, message: str, partial: RawCompletion) -> None:
+        super().__init__(message)
+        self.partial = partial
 
 
 def sampling_parameters(sampling: Sampling, eos_ids: Collection[int]) -> Body:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import Aborted, RawCompletion, read_completion
+from sleuth.engines.remote.completions import ABORTED, Aborted, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
+from sleuth.engines.remote.published import Published
 from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
@@ -35,6 +37,7 @@ SAID_SECONDS = 60.0
 PING_AFTER, WATCH_SECONDS = 2.0, 1.0
 """Seconds without an answer after which servers are pinged, as turns may be long, and between two looks."""
 
+Result = TypeVar("Result")
 Group = tuple[int, ...]
 """The key of a group: a request's key without sample and turn."""
 
@@ -49,6 +52,11 @@ class PoolLimits:
     sleeps: bool
     max_policy_lag: int = 0
 
+    @property
+    def interrupts(self) -> bool:
+        """Whether turns go on across an update of the weights."""
+        return self.max_policy_lag > 1
+
 
 class PoolEngine:
     """Continues token sequences on the `servers` of a pool, with the weights of `model`.
@@ -57,6 +65,10 @@ class PoolEngine:
     server, to reuse their prompt; a new group goes to the server with the fewest requests in flight. A turn that a
     server did not finish is sampled again on another one with the same seed and prefix, so no turn is lost or counted
     twice. A server that comes back gets the weights before it generates; a completion by other weights ends the run.
+
+    With a `max_policy_lag` of 2 and more, `publish` may be called while turns are under way in another thread's event
+    loop. Servers return what they have of them, load the weights, and continue with it as a part of the prompt, so that
+    one version samples each token, and the cache of the old weights is not used by the new ones.
 
     Each of several `ranks` generates its own episodes, with its share of the requests at once. They call `publish`,
     `sleep` and `figures` at the same time; the first rank writes the weights and has the servers load them.
@@ -103,6 +115,7 @@ class PoolEngine:
         self._preferred = self._replicas[first:] + self._replicas[:first]
         self._group_replicas: dict[Group, EngineReplica] = {}
         self._retried = 0
+        self._resumed = 0
         self._seconds = 0.0  # spent on publishing
         self._last_success = time.monotonic()
         self._last_failure = ""  # the reason
@@ -123,15 +136,45 @@ class PoolEngine:
             return Completion(tokens=(), logprobs=(), text="", stop="length", policy_version=self.policy_version)
         self._connect()
         with self._waiting():
-            raw = await self._generate(tokens, sampling, limit)
+            raw, version, updates = await self._generate_whole(tokens, sampling, limit)
         try:
             whole = read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
             raise SleuthError(f"engine: a server {error}") from None
-        return replace(whole, policy_version=self.policy_version)
+        updates = tuple((at, later) for at, later in updates if at < len(whole.tokens))
+        return replace(whole, policy_version=version, updates=updates)
 
-    async def _generate(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
-        group, failed, started = sampling.key[:-2], None, time.monotonic()
+    async def _generate_whole(
+        self, tokens: Sequence[int], sampling: Sampling, limit: int
+    ) -> tuple[RawCompletion, int, list[tuple[int, int]]]:
+        """A turn, continued after each update that interrupts it; the version of its first token, and its updates."""
+        group, key = sampling.key[:-2], sampling.key
+        raw, version = await self._generate(tokens, sampling, limit, group)
+        updates: list[tuple[int, int]] = []
+        fruitless = 0
+        while raw.finish_reason == ABORTED and len(raw.tokens) < limit:
+            count = len(raw.tokens)
+            more = replace(sampling, key=(*key, count) if count else key)  # else the first draws would be repeated
+            part, newer = await self._generate([*tokens, *raw.tokens], more, limit - count, group)
+            if not count:
+                version = newer
+            elif part.tokens and newer != (updates[-1][1] if updates else version):
+                updates.append((count, newer))
+            raw = joined(raw, part)
+            self._resumed += 1
+            fruitless = 0 if part.tokens else fruitless + 1
+            if fruitless == ATTEMPTS:
+                raise SleuthError(
+                    f"{ATTEMPTS} updates of the weights interrupted a turn, and no server returned what it had of it: "
+                    "set engine.max_policy_lag = 1, with which updates wait for turns"
+                )
+        return raw, version, updates
+
+    async def _generate(
+        self, tokens: Sequence[int], sampling: Sampling, limit: int, group: Group
+    ) -> tuple[RawCompletion, int]:
+        """A turn, or the part of it before an update, and the version of its weights."""
+        failed, started = None, time.monotonic()
         failures = refusals = 0
         while True:
             # None after one refusal, as another server may have room.
@@ -139,7 +182,7 @@ class PoolEngine:
             replica = await self._choose_replica(group, failed, started)
             replica.health.in_flight += 1
             try:
-                raw = await self._send(replica, tokens, sampling, limit)
+                raw, version = await self._send(replica, tokens, sampling, limit)
             except RefusedError as error:
                 raise SleuthError(f"{replica.url}: {error}") from None
             except (HttpClientError, Aborted) as error:
@@ -152,19 +195,24 @@ class PoolEngine:
             else:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
-                return raw
+                return raw, version
             finally:
                 replica.health.in_flight -= 1
 
     async def _send(
         self, replica: EngineReplica, tokens: Sequence[int], sampling: Sampling, limit: int
-    ) -> RawCompletion:
-        """One attempt at a turn. Raises WeightsDifferError if it was generated with other weights than the run's."""
+    ) -> tuple[RawCompletion, int]:
+        """One attempt at a turn, and its version. Raises WeightsDifferError if it was generated with other weights than
+        the run's."""
         async with replica.semaphore:
             await self._weight_sync.ensure_current_weights(replica)
+            while not replica.is_open.is_set():  # it is being updated
+                await replica.is_open.wait()
+                await self._weight_sync.ensure_current_weights(replica)
+            expected = self._weight_sync.published
             raw, label = await replica.write(tokens, sampling, limit=limit, eos_ids=self.eos_ids)
-        self._weight_sync.require_current_weights(replica, label)
-        return raw
+        self._weight_sync.require_weights(replica, label, expected)
+        return raw, expected.version
 
     def _record_failure(self, replica: EngineReplica, group: Group, error: Exception) -> None:
         """Notes that `replica` failed a turn, and frees the group to move to another server."""
@@ -211,7 +259,7 @@ class PoolEngine:
         """Logs, while something waits, that no server answers, or that servers answer and end no request; then once a
         minute."""
         idle, printed, printed_at = time.monotonic(), "", 0.0
-        while True:
+        while self._watching is asyncio.current_task():  # until another loop has clients, and watches
             await asyncio.sleep(WATCH_SECONDS)
             if not self._pending:
                 idle, printed = time.monotonic(), ""
@@ -247,22 +295,24 @@ class PoolEngine:
         """Loads the model's weights on every server and checks them by a short completion; one that does not answer
         gets them when it comes back. Raises SleuthError if one cannot load them."""
         started = time.monotonic()
-        self._weight_sync.write(version)
-        self.policy_version = version
-        self._group_replicas.clear()
+        published = self._weight_sync.write(version)
 
         async def update() -> list[tuple[str | None, str, bool, bool]]:
             """Why each server does not answer, if it does not, and what the first rank knows about it."""
             self._connect()
+            interrupted = asyncio.Barrier(len(self._replicas))
             with self._waiting():
-                failures = await asyncio.gather(*map(self._weight_sync.update, self._replicas))
+                updates = (self._update(replica, published, interrupted) for replica in self._replicas)
+                failures = await asyncio.gather(*updates)
             pairs = zip(failures, self._replicas, strict=True)
             return [(failure, replica.label, replica.load_finished, replica.asleep) for failure, replica in pairs]
 
-        outcomes = self._ranks.broadcast(lambda: asyncio.run(update()))
+        outcomes = self._ranks.broadcast(lambda: self._run(update()))
+        self._adopt(published)  # on the other ranks
         for replica, (failure, label, load_finished, asleep) in zip(self._replicas, outcomes, strict=True):
-            replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
-            replica.may_have_restarted, replica.reloads = failure is not None, 0
+            if not self._ranks.first:  # here turns may have noticed more since
+                replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
+                replica.may_have_restarted, replica.reloads = failure is not None, 0
             if failure is None:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
@@ -270,6 +320,30 @@ class PoolEngine:
                 self._health.failed(replica.health)
                 self._log(f"without new weights: {failure}; it will get them when it comes back")
         self._seconds += time.monotonic() - started
+
+    async def _update(self, replica: EngineReplica, published: Published, interrupted: asyncio.Barrier) -> str | None:
+        """Gives a server new weights, once none generates with the old ones: a turn that one of them returned may go on
+        at another. Returns the reason if it does not answer, else None."""
+        async with replica.admission_lock:  # it may be getting the old ones again
+            if self.limits.interrupts:
+                await replica.interrupt()
+            await interrupted.wait()
+            self._adopt(published)
+            failure = await self._weight_sync.update(replica)
+            replica.is_open.set()
+            return failure
+
+    def _adopt(self, published: Published) -> None:
+        if self.policy_version != published.version:
+            self._group_replicas.clear()
+        self._weight_sync.adopt(published)
+        self.policy_version = published.version
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """The result of `work` in the event loop in which turns are under way, or in one of its own."""
+        if self._loop is not None and self._loop.is_running():
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run(work)
 
     def sleep(self) -> None:
         """Has servers that share the learner's card release their memory until the next `publish`."""
@@ -287,11 +361,13 @@ class PoolEngine:
     def figures(self) -> dict[str, float]:
         """Retry, reload and publishing metrics since the last call, of all ranks together."""
         counts = {"turns_redrawn": self._retried, "servers_reloaded": self._weight_sync.reloaded}
+        if self.limits.interrupts:
+            counts["turns_resumed"] = self._resumed
         figures = self._ranks.all_reduce(counts) | {"seconds_publish": self._seconds}
         for line in self._ranks.all_gather(self._lines):
             self._log(line)
         self._lines.clear()
-        self._retried, self._weight_sync.reloaded, self._seconds = 0, 0, 0.0
+        self._retried, self._resumed, self._weight_sync.reloaded, self._seconds = 0, 0, 0, 0.0
         return {name: float(value) for name, value in figures.items()}
 
     def _connect(self) -> None:
@@ -303,6 +379,12 @@ class PoolEngine:
                 replica.connect(requests_at_once=max(1, share.stop - share.start), seconds=self.limits.seconds)
             if self._ranks.first:  # which prints
                 self._watching = self._loop.create_task(self._watch())
+
+
+def joined(raw: RawCompletion, more: RawCompletion) -> RawCompletion:
+    """Both parts of a turn; without log-probabilities if one of them has none."""
+    logprobs = None if raw.logprobs is None or more.logprobs is None else raw.logprobs + more.logprobs
+    return replace(more, tokens=raw.tokens + more.tokens, logprobs=logprobs)
 
 
 def from_memory(servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits) -> Transfer | None:

@@ -21,6 +21,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sleuth.engines.remote.completions import (
+    ABORTED,
     Aborted,
     Body,
     RawCompletion,
@@ -69,10 +70,9 @@ class Sglang:
         """The parsed answer."""
         info = answer["meta_info"]
         reason, weights = info["finish_reason"], info.get("weight_version")
-        if reason["type"] == "abort":
-            raise Aborted(f"it gave up: {reason.get('message') or 'without a reason'}")
-        logprobs, tokens = ([entry[at] for entry in info["output_token_logprobs"]] for at in (0, 1))
-        return make_raw_completion(
+        entries = info["output_token_logprobs"] if reason["type"] != ABORTED else info.get("output_token_logprobs")
+        logprobs, tokens = ([entry[at] for entry in entries or ()] for at in (0, 1))
+        raw = make_raw_completion(
             tokens,
             logprobs,
             sampling,
@@ -80,10 +80,17 @@ class Sglang:
             finish_reason=reason["type"],
             weights=None if weights is None else str(weights),
         )
+        if reason["type"] == ABORTED:
+            raise Aborted(f"it gave up: {reason.get('message') or 'without a reason'}", raw)
+        return raw
 
     async def weights(self, client: HttpClient) -> str:
         """The label of the weights."""
         return str((await client.get("/model_info"))["weight_version"])
+
+    async def interrupt(self, client: HttpClient) -> None:
+        """Aborts all turns."""
+        await client.post("/pause_generation", {})
 
     async def load(self, client: HttpClient, published: Published) -> None:
         """Loads weights from their folder."""

@@ -19,6 +19,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sleuth.engines.remote.completions import (
+    ABORTED,
     MALFORMED,
     Aborted,
     Body,
@@ -81,16 +82,22 @@ class Vllm:
     def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
         """The parsed answer. Raises one of `MALFORMED` for another shape, `Aborted` for an aborted request."""
         [choice] = answer["choices"]
-        if choice["finish_reason"] == "abort":
-            raise Aborted("it gave up: somebody aborted the request")
-        if choice.get("token_ids") is None:
+        tokens, reason = choice.get("token_ids"), choice["finish_reason"]
+        if tokens is None and reason != ABORTED:
             raise ValueError("no token ids; serve the model with SGLang or vLLM")
-        logprobs, reason = choice["logprobs"]["token_logprobs"], choice["finish_reason"]
-        return make_raw_completion(choice["token_ids"], logprobs, sampling, scaled=self.scaled, finish_reason=reason)
+        logprobs = choice["logprobs"]["token_logprobs"] if tokens else ()
+        raw = make_raw_completion(tokens or (), logprobs, sampling, scaled=self.scaled, finish_reason=reason)
+        if reason == ABORTED:
+            raise Aborted("it gave up: somebody aborted the request", raw)
+        return raw
 
     async def weights(self, client: HttpClient) -> str:
         """The label of the server's current weights."""
         return str((await client.get("/weight_info"))["weight_version"])
+
+    async def interrupt(self, client: HttpClient) -> None:
+        """Aborts all turns, which return what was sampled, and starts none until the next `load`."""
+        await self._pause(client, "abort")
 
     async def load(self, client: HttpClient, published: Published) -> None:
         """Loads these weights, sets their label and clears the prefix cache. No request may be in progress."""
@@ -141,8 +148,8 @@ class Vllm:
         """Allocates the rest of the memory, after `load`."""
         await client.post("/wake_up", params={"tags": "kv_cache"})
 
-    async def _pause(self, client: HttpClient) -> None:
-        await client.post("/pause", params={"mode": "wait"}, seconds=LOAD_SECONDS)
+    async def _pause(self, client: HttpClient, mode: str = "wait") -> None:
+        await client.post("/pause", params={"mode": mode}, seconds=LOAD_SECONDS)
 
     async def _reload(self, client: HttpClient, folder: str) -> None:
         body = {"method": "reload_weights", "kwargs": {"weights_path": folder}}

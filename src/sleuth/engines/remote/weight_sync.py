@@ -15,7 +15,7 @@ from statistics import fmean
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import MALFORMED, Aborted, RawCompletion
+from sleuth.engines.remote.completions import ABORTED, MALFORMED, Aborted, RawCompletion
 from sleuth.engines.remote.http_client import (
     HttpClient,
     HttpClientError,
@@ -45,6 +45,8 @@ GATHERING_SECONDS = 0.02
 
 PING_SECONDS = 3.0
 LOCK_SECONDS = 0.05  # between attempts at the lock of a server
+INTERRUPT_SECONDS = 5.0
+"""For turns to return what they have. One that reached its server when it had paused would wait for new weights."""
 MAX_RELOADS = 3
 """Reloads of one version at a server that has foreign weights (not its initial ones) before the run stops."""
 CHECK_TOKENS = 16
@@ -84,6 +86,10 @@ class EngineReplica:
         self.semaphore = asyncio.Semaphore(requests_at_once)
         self.admission_lock = asyncio.Lock()
         self.health.in_flight = 0
+        self.is_open = asyncio.Event()  # else no turn may begin
+        self.is_open.set()
+        self._turns: set[asyncio.Task[tuple[RawCompletion, str | None]]] = set()
+        self._interrupting = False
         self._away = False
         self._in_progress = 0
         self._current_query: asyncio.Task[str] | None = None
@@ -101,15 +107,49 @@ class EngineReplica:
     async def write(
         self, tokens: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
     ) -> tuple[RawCompletion, str | None]:
-        """A turn and the label of the weights that generated it. Raises HttpClientError or Aborted if it failed or if
-        weights were loaded meanwhile, SleuthError for a malformed answer."""
+        """A turn, or what there was of it when `interrupt` ended it, and the label of the weights that generated it.
+        Raises HttpClientError or Aborted if it failed or if weights were loaded meanwhile, SleuthError for a malformed
+        answer."""
+        turn = asyncio.create_task(self._write(tokens, sampling, limit, eos_ids))
+        self._turns.add(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return RawCompletion(tokens=(), logprobs=(), finish_reason=ABORTED), self.label
+        finally:
+            self._turns.discard(turn)
+
+    async def interrupt(self) -> None:
+        """Ends the turns under way, which return what was sampled; none begins until `is_open` is set."""
+        self.is_open.clear()
+        self._interrupting = True
+        if turns := set(self._turns):
+            with suppress(HttpClientError):  # it is away, and so are its turns
+                await self.api.interrupt(self.client)
+            _, late = await asyncio.wait(turns, timeout=INTERRUPT_SECONDS)
+            for turn in late:
+                turn.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._interrupting = False
+
+    async def _write(
+        self, tokens: Sequence[int], sampling: Sampling, limit: int, eos_ids: Collection[int]
+    ) -> tuple[RawCompletion, str | None]:
         api, loads, before = self.api, self.loads, self.label
         self._in_progress += 1
         try:
             answer = await self.client.post(api.path, api.body(tokens, sampling, limit=limit, eos_ids=eos_ids))
             if answer is None:
                 raise LostResponseError("answered with something that is not JSON")
-            raw = api.read(answer, sampling)
+            try:
+                raw = api.read(answer, sampling)
+            except Aborted as aborted:
+                if not self._interrupting:
+                    raise
+                raw = aborted.partial
             label = raw.weights if api.labels_completions else await self._fresh_label()
             reloaded = label is not None and label != before and same_weights(label, before)  # by another rank
             if self.loads != loads or reloaded:  # the label says nothing about the weights that generated
@@ -195,12 +235,17 @@ class WeightSync:
         self._written = False
         self._published: Published | None = None
 
-    def write(self, version: int) -> None:
+    def write(self, version: int) -> Published:
         """Writes the current weights into the folder as `version`; all ranks call it, and the first one writes. Weights
-        that servers take from memory are only named, and written if one of them does not."""
+        that servers take from memory are only named, and written if one of them does not. Servers should have them once
+        `adopt` was called."""
         self._written = self._from_memory is None
         make = publish if self._written else published_in_memory
-        self._published = self._ranks.broadcast(lambda: make(self._model, self._shared, version))
+        return self._ranks.broadcast(lambda: make(self._model, self._shared, version))
+
+    def adopt(self, published: Published) -> None:
+        """Makes them the weights that every server should have; no turn may be under way."""
+        self._published = published
 
     @property
     def published(self) -> Published:
@@ -250,10 +295,10 @@ class WeightSync:
                         label = await self._reload(replica, label)
             replica.label, replica.may_have_restarted = label, False
 
-    def require_current_weights(self, replica: EngineReplica, label: str | None) -> None:
+    def require_weights(self, replica: EngineReplica, label: str | None, expected: Published) -> None:
         """Raises LostResponseError for a turn of a server that has, or may have, restarted, and WeightsDifferError for
         one generated with foreign weights."""
-        if label is not None and same_weights(label, self.published.label):
+        if label is not None and same_weights(label, expected.label):
             return
         if label == INITIAL_WEIGHTS or not replica.api.labels_completions:
             raise LostResponseError(f"has restarted: its weights are {label!r}")
@@ -332,7 +377,7 @@ class WeightSync:
         prompt, temperature, published = self._check_prompt, self._temperature, self.published
         sampling = Sampling(max_tokens=CHECK_TOKENS, temperature=temperature, key=(published.version, 0, 0))
         raw, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, eos_ids=self._eos_ids)
-        self.require_current_weights(replica, label)
+        self.require_weights(replica, label, published)
         ours = learner_logprobs(self._model, prompt, raw.tokens or (), temperature)
         gap = fmean(abs(one - other) for one, other in zip(ours, raw.logprobs or (), strict=True))
         allowed, server = MAX_LOGPROB_GAP.get(self._model.dtype, MAX_HALF_PRECISION_GAP), replica.server
