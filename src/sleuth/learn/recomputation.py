@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -75,7 +76,7 @@ def card_pass_of(model: PreTrainedModel) -> CardPass | None:
     parts = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
     if not layers or any(id(getattr(layer, part, None)) not in fused for layer in layers for part in parts):
         return None
-    config, attention, head = model.config.get_text_config(), layers[0].self_attn, head_of(model)
+    config, attention, head = model.config.get_text_config(), layers[0].self_attn, cast(nn.Linear, head_of(model))
     return CardPass(
         layers=len(layers),
         width=config.hidden_size,

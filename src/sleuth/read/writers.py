@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from sleuth.answers.answer import given_answer
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.plain_engine import open_engine
 from sleuth.episodes.chat_template import ChatTemplate, Message
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import DEFAULT_CONTEXT, EvalSession, open_eval_session
@@ -157,7 +157,7 @@ class ChatModel:
     def __init__(self, name: str) -> None:
         model, tokenizer = load_model(name, dtype=None, device="auto")
         self._template, self._renderer = ChatTemplate(tokenizer), Renderer(tokenizer)
-        self._engine = LocalEngine(model, tokenizer, slots=SLOTS, context=min(DEFAULT_CONTEXT, context_of(model)))
+        self._engine = open_engine(model, tokenizer, slots=SLOTS, context=min(DEFAULT_CONTEXT, context_of(model)))
         self._asked = 0
 
     async def ask(self, question: JsonQuestion[Answered]) -> Answered:
