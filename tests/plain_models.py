@@ -66,11 +66,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 """The class of each, without its ending, and the settings of its config."""
 
 
-def plain_model(family: str, vocabulary: int, **settings: Any) -> PreTrainedModel:
-    """A model of the family; the same weights every time."""
+def plain_model(family: str, vocabulary: int, *, seed: int = 0, **settings: Any) -> PreTrainedModel:
+    """A model of the family; the same weights for the same seed."""
     name, own = FAMILIES[family]
     config_class = getattr(transformers, f"{name}TextConfig", None) or getattr(transformers, f"{name}Config")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = getattr(transformers, f"{name}ForCausalLM")(config_class(vocab_size=vocabulary, **SIZES | own | settings))
     for weight in model.parameters():  # what a family begins at 0, such as sinks and norms that add 1
         if not weight.count_nonzero():

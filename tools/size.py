@@ -18,20 +18,20 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_881,
     "cite": 3_215,
-    "cli": 5_336,
+    "cli": 5_338,
     "convert": 1_195,
     "data": 2_788,
     "dialect.py": 252,
-    "engines": 5_108,
+    "engines": 5_353,
     "episodes": 2_977,
-    "evaluation": 2_543,
+    "evaluation": 2_544,
     "family.py": 263,
     "host": 1_694,
     "judges": 1_836,
-    "kernels": 2_488,
-    "learn": 3_602,
+    "kernels": 2_500,
+    "learn": 3_678,
     "own": 874,
-    "plan": 2_260,
+    "plan": 2_265,
     "ranks.py": 55,
     "read": 2_355,
     "recipe": 3_961,
@@ -45,12 +45,12 @@ ROOMS = {
     "terminal": 598,
     "think": 5_123,
     "trainers": 667,
-    "training": 3_622,
+    "training": 3_643,
     "types.py": 676,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 363
+FILES = 365
 OTHER_LINES = 2363
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

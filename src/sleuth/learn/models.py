@@ -342,8 +342,7 @@ SINKS = {
 }
 """Model types with attention sinks."""
 SLOWER_UPDATES, SLOWER_ROLLOUTS = 1.6, 2.5
-"""Processor time of the plain way over that of ours, of a Qwen3 of 6.7 million weights that both compute: 64 episodes of
-three turns, of which prefix trees compute 0.63 of the tokens."""
+"""Processor time of the plain way over that of ours (docs/how-to/one_card.md says of what)."""
 LOGIT_FACTORS = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 WORKING = (
     "what works: Qwen 2, 2.5 and 3, Llama 2 and 3, Mistral, Gemma 3, SmolLM 3, Olmo 3, Phi 3 and models built like "

@@ -25,14 +25,7 @@ from sleuth.kernels.device import (
     return_freed_memory,
 )
 from sleuth.learn.batch import Batch, Top
-from sleuth.learn.logprobs import (
-    PassFigures,
-    is_plain,
-    packer_of,
-    token_logprobs,
-    token_top_logprobs,
-    tree_attention,
-)
+from sleuth.learn.logprobs import PassFigures, packer_of, token_logprobs, token_top_logprobs, tree_attention
 from sleuth.learn.losses import Objective, PolicyLoss, SupervisedLoss
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import check_family
@@ -118,7 +111,7 @@ class Policy:
         self.teacher = None if teacher is None else holding(teacher)
         self.teacher_top_k = teacher_top_k
         self.masters = holding(model)
-        whole = self.masters.ranks.alone and not is_plain(model)
+        whole = self.masters.ranks.alone
         self._recomputation = Recomputation(self.masters.module, whole=whole) if gradient_checkpointing else None
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
         self.max_grad_norm = optimisation.max_grad_norm

@@ -13,7 +13,7 @@ from sleuth.host.threads import to_stderr
 from sleuth.kernels.card_pass import CardPass
 from sleuth.kernels.device import free_memory
 from sleuth.kernels.fused import fused_forwards, is_on
-from sleuth.learn.logprobs import head_of
+from sleuth.learn.logprobs import head_of, is_plain
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.types import SleuthError
 
@@ -74,7 +74,11 @@ def card_pass_of(model: PreTrainedModel) -> CardPass | None:
     fused = {id(module) for module, _ in fused_forwards(model)}
     layers = [*getattr(model.base_model, "layers", ())]
     parts = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-    if not layers or any(id(getattr(layer, part, None)) not in fused for layer in layers for part in parts):
+    if (
+        is_plain(model)
+        or not layers
+        or any(id(getattr(layer, part, None)) not in fused for layer in layers for part in parts)
+    ):
         return None
     config, attention, head = model.config.get_text_config(), layers[0].self_attn, cast(nn.Linear, head_of(model))
     return CardPass(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import bisect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.sampling import Request, StreamRequest, max_new_tokens
@@ -63,9 +64,18 @@ class BatchingEngine(ABC):
     def _forget(self) -> None:
         """Frees everything that was computed. Nothing is running."""
 
-    @abstractmethod
-    def _inference_mode(self) -> AbstractContextManager[None]:
-        """How the model computes here."""
+    @contextmanager
+    def _inference_mode(self) -> Iterator[None]:
+        """In evaluation mode and without gradients; restores the model afterwards."""
+        training = self.model.training
+        if training:
+            self.model.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            if training:
+                self.model.train()
 
     def _end(self) -> None:
         """Called after the last step of a loop; drops what is still computed for nobody."""

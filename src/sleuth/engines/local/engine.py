@@ -72,7 +72,7 @@ class LocalEngine(BatchingEngine):
         resized: Callable[[int], None] = lambda pages: None,
     ) -> None:
         if (why := plain_reason(model.config, trains=False)) is not None:
-            raise ValueError(f"{why}: PlainEngine runs this model")
+            raise SleuthError(f"{why}: sleuth.engines.local.plain_engine.open_engine opens an engine for this model")
         super().__init__(model, tokenizer, slots=slots, context=context)
         keep_freed_memory()
         self.cache_memory = cache_memory
@@ -362,15 +362,11 @@ class LocalEngine(BatchingEngine):
             with torch.inference_mode():
                 yield
             return
-        config, training = self.model.config, self.model.training
+        config = self.model.config
         attention = config._attn_implementation
         config._attn_implementation = PAGED_ATTENTION
-        if training:
-            self.model.eval()
         try:
-            with torch.inference_mode(), self._weights.installed(), replaced_forwards(self._swift):
+            with super()._inference_mode(), self._weights.installed(), replaced_forwards(self._swift):
                 yield
         finally:
             config._attn_implementation = attention
-            if training:
-                self.model.train()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import bisect
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,16 +150,6 @@ class PlainEngine(BatchingEngine):
 
     def _forget(self) -> None:
         self._batch, self._draws, self._cache = [], [], None
-
-    @contextmanager
-    def _inference_mode(self) -> Iterator[None]:
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.model.train(training)
 
     def _require_exact(self) -> bool:
         """Whether padding on the left leaves the logits as they are. Raises SleuthError unless reading a text and going
