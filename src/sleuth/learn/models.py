@@ -387,7 +387,7 @@ def plain_line(config: PreTrainedConfig, *, trains: bool = True) -> str | None:
         return None
     slow = [f"updates about {SLOWER_UPDATES} times"] if trains else []
     slow += [f"rollouts in this process about {SLOWER_ROLLOUTS} times"] if samples else []
-    return f"{kind} is computed the plain way, {' and '.join(slow)} slower on a CPU, more on a GPU: {why}"
+    return f"{kind} is computed the plain way, {' and '.join(slow)} slower on a CPU: {why}"
 
 
 def _causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
