@@ -75,7 +75,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as name:
         folder = Path(name)
         recipe = write_recipe(folder, options.steps)
-        with patch("sleuth.training.engines.LocalEngine", DrawsAsServers):
+        with patch("sleuth.engines.local.plain_engine.LocalEngine", DrawsAsServers):
             seconds = {"process": train(recipe, folder / "process")}
         with ExitStack() as open_:
             servers = [Restarted("vllm"), Restarted("sglang")]

@@ -18,20 +18,20 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_826,
     "cite": 3_215,
-    "cli": 5_340,
+    "cli": 5_342,
     "convert": 1_195,
     "data": 2_788,
     "dialect.py": 252,
-    "engines": 5_257,
+    "engines": 5_502,
     "episodes": 3_428,
-    "evaluation": 2_555,
+    "evaluation": 2_556,
     "family.py": 263,
     "host": 1_694,
     "judges": 1_829,
-    "kernels": 2_488,
-    "learn": 3_613,
+    "kernels": 2_500,
+    "learn": 3_689,
     "own": 1_018,
-    "plan": 2_260,
+    "plan": 2_265,
     "ranks.py": 55,
     "read": 2_314,
     "recipe": 3_954,
@@ -45,12 +45,12 @@ ROOMS = {
     "terminal": 604,
     "think": 5_123,
     "trainers": 667,
-    "training": 3_646,
+    "training": 3_667,
     "types.py": 691,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 366
+FILES = 368
 OTHER_LINES = 2351
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

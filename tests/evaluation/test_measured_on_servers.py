@@ -147,7 +147,7 @@ def test_stages_that_measure_write_on_servers_what_they_would_in_this_process(
     recipe: Path, trained: Path, tmp_path: Path, pair: list[EmulatedServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = measure(recipe, tmp_path / "here", trained)
-    monkeypatch.delattr(eval_session, "LocalEngine")
+    monkeypatch.delattr(eval_session, "open_engine")
     there = measure(recipe, tmp_path / "there", trained, through(pair))
     assert there == here
     assert here.keys() == {
@@ -162,7 +162,7 @@ def test_a_real_vllm_takes_the_weights_of_both_models_and_writes_what_they_would
     recipe: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = measure(recipe, tmp_path / "here", trained)
-    monkeypatch.delattr(eval_session, "LocalEngine")
+    monkeypatch.delattr(eval_session, "open_engine")
     server = RealVllm(BASE, tmp_path / "vllm.log", context=512)
     server.start()
     try:

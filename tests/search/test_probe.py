@@ -83,7 +83,7 @@ def test_a_server_answers_in_every_arm_and_this_process_computes_the_gains(
     world: Path, found: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "probe.json"
-    monkeypatch.delattr("sleuth.evaluation.eval_session.LocalEngine")
+    monkeypatch.delattr("sleuth.evaluation.eval_session.open_engine")
     served = load_model(str(BASE), dtype="float32", device="cpu")
     with emulated_server("vllm", *served, context=1024) as server:
         other = probed(world, "--engine", server.url)

@@ -107,7 +107,7 @@ def test_every_layout_is_solved_scored_and_averaged(files: dict[str, Path], monk
             return r" \boxed{0.5}"
         return r" \boxed{2,1}" if "x?" in text else rf" \boxed{{{choice.answer}}}" if "Which?" in text else " 4."
 
-    monkeypatch.setattr(eval_session, "LocalEngine", lambda *_, **__: ScriptedEngine(tokenizer, script))
+    monkeypatch.setattr(eval_session, "open_engine", lambda *_, **__: ScriptedEngine(tokenizer, script))
     found = solve_problems(ReasonRecipe.model_validate(table), NamedModel(name="m", model=model, tokenizer=tokenizer))
     *names, suite = found
     assert names == [f"reasoning@{layout}" for layout in files]

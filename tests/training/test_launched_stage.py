@@ -79,7 +79,7 @@ def test_a_run_starts_its_server_and_loses_nothing_when_it_dies(
     finished, run, recipe_file, vllm, tmp_path, monkeypatch
 ):
     here = finished().parents[1]
-    monkeypatch.delattr("sleuth.evaluation.eval_session.LocalEngine")  # the server evaluates too
+    monkeypatch.delattr("sleuth.evaluation.eval_session.open_engine")  # the server evaluates too
     slept = as_if_on_one_card(monkeypatch)
     killing = threading.Thread(target=kill_in_second_step, args=(tmp_path,))
     killing.start()
@@ -126,7 +126,7 @@ def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_ag
     problems = tmp_path / "problems.jsonl"
     problems.write_text(json.dumps({"question": "Two and two?", "answer": "#### 4"}) + "\n")
     recipe_file.write_text(recipe_file.read_text() + REASONS.format(problems=problems))
-    monkeypatch.delattr("sleuth.evaluation.eval_session.LocalEngine")
+    monkeypatch.delattr("sleuth.evaluation.eval_session.open_engine")
     slept = as_if_on_one_card(monkeypatch)
     run(recipe_file, tmp_path / "run", engine(launch="vllm", command=str(vllm)), "stage.1.steps=1")
     log = (tmp_path / "run" / "servers" / "vllm-0.log").read_text()

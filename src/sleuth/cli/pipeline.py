@@ -116,6 +116,8 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
     questions: dict[int, list[Task]] = {}
     training = recipe.stages_of(TrainingRecipe)
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
+        if warn is not None and inputs.slow is not None and inputs.index == 0:
+            warn(inputs.slow)
         with _naming(inputs.index, stage), CODE.skipping():
             if inputs.index in training:
                 loop.require_best(training[inputs.index])

@@ -17,7 +17,8 @@ from sleuth.answers.factory import PaidScores, eval_reward_of, judges_in, requir
 from sleuth.answers.scorers import scorer_of
 from sleuth.answers.scorers.scorer import STRICT
 from sleuth.answers.tables import EnvironmentRewardRecipe
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.batching import BatchingEngine
+from sleuth.engines.local.plain_engine import open_engine
 from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
@@ -31,7 +32,7 @@ from sleuth.host.threads import to_stderr
 from sleuth.judges.cache import NamedJudge
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.device import is_out_of_memory
-from sleuth.learn.models import context_of, load_model, load_outline
+from sleuth.learn.models import context_of, load_model, load_outline, plain_line
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of
 from sleuth.recipe.rewards import MeasuredFields, RewardFields, RewardInputs, unfit_rewards
@@ -70,7 +71,7 @@ class NamedModel:
         if pool is not None:
             yield pool
             return
-        local = LocalEngine(
+        local = open_engine(
             self.model, self.tokenizer, slots=stage.slots, context=context, cache_memory=stage.cache_memory
         )
         try:
@@ -122,13 +123,13 @@ class EvalSession:
         with _out_of_memory_hint(self.slots, self.context):
             return asyncio.run(self._play(tasks, name))
 
-    def local_engine(self) -> LocalEngine:
+    def local_engine(self) -> BatchingEngine:
         """An engine in this process. Raises SleuthError if the model is on a server."""
-        return LocalEngine(
+        return open_engine(
             self.weights, self.tokenizer, slots=self.slots, context=self.context, cache_memory=self.cache_memory
         )
 
-    def open_engine(self) -> HttpEngine | LocalEngine:
+    def open_engine(self) -> HttpEngine | BatchingEngine:
         """An engine that stays open: on the model's server, or in this process."""
         if not isinstance(self.model, Served):
             return self.local_engine()
@@ -263,7 +264,7 @@ def open_eval_session(
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
-        max_positions, notes = context_of(loaded), []
+        max_positions, notes = context_of(loaded), list(filter(None, [plain_line(loaded.config, trains=False)]))
     if carried is not None and not has_checksums(Path(model)):
         notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
     if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):

@@ -50,25 +50,30 @@ def chunking_for(device: torch.device, words: int) -> Chunking:
     return Chunking(rows=CARD_CHUNK_ROWS, sums_in_fp32=True)
 
 
+Head = nn.Linear | nn.Identity
+"""The projection of hidden states (M, width) onto the vocabulary; the identity where they are the logits (M, V)."""
+
 LogprobGrad = Callable[[slice, Tensor], tuple[Tensor, Tensor]]
 """(slice of the M rows, log-probabilities (n,) of their targets) -> their part of the loss, its derivatives (n,). Where
 k more tokens are asked for in each row, both are (n, 1 + k), the target first."""
 
 
 def target_logprobs(
-    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, *, chunking: Chunking | None = None
+    head: Head, hidden: Tensor, targets: Tensor, temperature: float, *, chunking: Chunking | None = None
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target, and the entropy of its distribution in nats, without gradient: (M,) each.
 
     `hidden` (M, width), `targets` (M,) int64. The softmax is fp32 (fp64 where the model is), at `temperature`.
     `chunking` replaces that of the device.
     """
-    chunking = chunking or chunking_for(hidden.device, len(head.weight))
-    return _TargetLogprobs.apply(hidden, head.weight, head.bias, targets, temperature, chunking)
+    weight, bias, words = _parts_of(head, hidden)
+    return _TargetLogprobs.apply(
+        hidden, weight, bias, targets, temperature, chunking or chunking_for(hidden.device, words)
+    )
 
 
 def logprobs_with_grad(
-    head: nn.Linear,
+    head: Head,
     hidden: Tensor,
     targets: Tensor,
     temperature: float,
@@ -87,22 +92,28 @@ def logprobs_with_grad(
     head's weight to its `.grad` in the forward pass, where autograd would hold it two or three times; the loss itself
     must have gradient 1. `chunking` replaces that of the device.
     """
-    chunking = chunking or chunking_for(hidden.device, len(head.weight))
-    return _LogprobsWithGrad.apply(
-        hidden, head.weight, head.bias, targets, temperature, logprob_grad, also, in_place, chunking
-    )
+    weight, bias, words = _parts_of(head, hidden)
+    chunking = chunking or chunking_for(hidden.device, words)
+    return _LogprobsWithGrad.apply(hidden, weight, bias, targets, temperature, logprob_grad, also, in_place, chunking)
+
+
+def _parts_of(head: Head, hidden: Tensor) -> tuple[Tensor | None, Tensor | None, int]:
+    """Weight and bias of the head, if it has any, and the words of the vocabulary."""
+    if isinstance(head, nn.Identity):
+        return None, None, hidden.shape[1]
+    return head.weight, head.bias, len(head.weight)
 
 
 @torch.no_grad()
 def top_logprobs(
-    head: nn.Linear, hidden: Tensor, targets: Tensor, temperature: float, top_k: int
+    head: Head, hidden: Tensor, targets: Tensor, temperature: float, top_k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probability of each target (M,), the likeliest tokens in its place and theirs: (M, top_k) each, likeliest
     first; otherwise as `target_logprobs`."""
     logprobs = hidden.new_empty(len(targets), dtype=precision_of(hidden))
     tokens, of_tokens = targets.new_empty(len(targets), top_k), logprobs.new_empty(len(targets), top_k)
-    rows = chunking_for(hidden.device, len(head.weight)).rows
-    for part, logits in logits_in_chunks(hidden, head.weight, head.bias, temperature, rows):
+    weight, bias, words = _parts_of(head, hidden)
+    for part, logits in logits_in_chunks(hidden, weight, bias, temperature, chunking_for(hidden.device, words).rows):
         logprobs[part], _, lse = logits.figures(targets[part])
         tokens[part], largest = logits.largest(top_k)
         of_tokens[part] = largest - lse[:, None]
@@ -158,7 +169,7 @@ class _TargetLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden: Tensor,
-        weight: Tensor,
+        weight: Tensor | None,
         bias: Tensor | None,
         targets: Tensor,
         temperature: float,
@@ -189,7 +200,7 @@ class _LogprobsWithGrad(torch.autograd.Function):
     def forward(
         ctx: Any,
         hidden: Tensor,
-        weight: Tensor,
+        weight: Tensor | None,
         bias: Tensor | None,
         targets: Tensor,
         temperature: float,
@@ -199,7 +210,7 @@ class _LogprobsWithGrad(torch.autograd.Function):
         chunking: Chunking,
     ) -> tuple[Tensor, Tensor, Tensor]:
         logprobs, entropy = (hidden.new_empty(len(targets), dtype=precision_of(hidden)) for _ in range(2))
-        in_place = in_place and weight.is_leaf and ctx.needs_input_grad[1]
+        in_place = in_place and weight is not None and weight.is_leaf and ctx.needs_input_grad[1]
         needed = ctx.needs_input_grad[1:3]
         grads = _Gradients(hidden, weight, bias, *needed, in_place=in_place, in_fp32=chunking.sums_in_fp32)
         loss = hidden.new_zeros((), dtype=precision_of(hidden))
@@ -231,7 +242,7 @@ class _Gradients:
     def __init__(
         self,
         hidden: Tensor,
-        weight: Tensor,
+        weight: Tensor | None,
         bias: Tensor | None,
         needs_weight: bool,
         needs_bias: bool,
@@ -242,20 +253,20 @@ class _Gradients:
         self._inputs, self._head = hidden, weight
         self.hidden = torch.empty_like(hidden)
         self._sum: Tensor | None = None
-        if in_place:
+        if weight is not None and in_place:
             self._sum = _existing_grad(weight)
-        elif needs_weight:
+        elif weight is not None and needs_weight:
             self._sum = torch.zeros_like(weight, dtype=precision_of(weight) if in_fp32 else None)
         self.bias = torch.zeros_like(bias) if needs_bias and bias is not None else None
 
     @property
     def weight(self) -> Tensor | None:
         """The sum, in the weight's dtype."""
-        return None if self._sum is None else self._sum.to(self._head.dtype)
+        return None if self._sum is None else self._sum.to(self._inputs.dtype)
 
     def add(self, part: slice, grad_logits: Tensor) -> None:
-        grad_logits = grad_logits.to(self._head.dtype)
-        self.hidden[part] = multiply(grad_logits, self._head.T)
+        grad_logits = grad_logits.to(self._inputs.dtype)
+        self.hidden[part] = grad_logits if self._head is None else multiply(grad_logits, self._head.T)
         if self._sum is not None:
             self._add_weight(self._sum, grad_logits, self._inputs[part])
         if self.bias is not None:
@@ -305,13 +316,14 @@ Figures = tuple[Tensor, Tensor, Tensor]
 
 
 def logits_in_chunks(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, size: int
+    hidden: Tensor, weight: Tensor | None, bias: Tensor | None, temperature: float, size: int
 ) -> Iterator[tuple[slice, Logits]]:
     """Yields slices of at most `size` of the M rows of `hidden` with their logits, which the next chunk overwrites."""
-    buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
+    buffer = None if weight is None else hidden.new_empty(min(size, len(hidden)), len(weight))
     for first in range(0, len(hidden), size):
         part = slice(first, min(first + size, len(hidden)))
-        yield part, Logits(multiply(hidden[part], weight, bias, space=buffer), temperature)
+        product = hidden[part].clone() if weight is None else multiply(hidden[part], weight, bias, space=buffer)
+        yield part, Logits(product, temperature)
 
 
 class Logits:

@@ -21,11 +21,18 @@ from transformers import PreTrainedModel
 from sleuth.kernels.fused import fused_forwards
 from sleuth.kernels.layers import select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import onednn_linears, replaced_forwards
-from sleuth.kernels.vocabulary import LogprobGrad, embedding_in_place, logprobs_with_grad, target_logprobs, top_logprobs
+from sleuth.kernels.vocabulary import (
+    Head,
+    LogprobGrad,
+    embedding_in_place,
+    logprobs_with_grad,
+    target_logprobs,
+    top_logprobs,
+)
 from sleuth.learn.attention import TREE_ATTENTION, ActivationBoundary, Branches, Observe
 from sleuth.learn.batch import Batch, Row, Top, collate
-from sleuth.learn.models import check_family
-from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
+from sleuth.learn.models import check_family, plain_reason
+from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack, padded_packs
 
 TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
 """(rows, their log-probabilities (R, T), those of a reference model) -> a sum over tokens whose terms depend on one
@@ -59,14 +66,14 @@ class Targets:
         found = (self._numbers, before, tree.tokens[self._numbers], before.unique())
         self.numbers, self.before, self.tokens, self.read = map(pack.send, found)
         top = pack.rows.teacher_top
-        self._places = None if top is None else pack.send(self._find_places())
+        self._places = None if top is None else pack.send(self.find_places())
         self.also = None if top is None else top.tokens.flatten(0, 1)[self._places]
         """(M, k) int64: the likeliest tokens to a teacher in the place of each target; None if nobody follows those."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def _find_places(self) -> Tensor:
+    def find_places(self) -> Tensor:
         """(M,) flat (R, T) indices: each target's token in one of the rows through it."""
         nodes = self._host.tree.nodes.flatten()
         flat = self._host.rows.trained.flatten().nonzero()[:, 0]
@@ -130,9 +137,9 @@ def token_logprobs(
     at t = 0. The entropy, in nats, has no gradient. The softmax is fp32, at `temperature`.
 
     Each distinct token is computed once, and the vocabulary projection only at tokens that predict a trained one; rows
-    that share a token share its value, and their gradients add up. The model must be a decoder with a replaceable
-    attention function whose logits are its output embeddings times its last hidden state (Qwen, Llama and similar; no
-    soft-capped or rescaled logits). `observe`, if given, is called in each layer's attention.
+    that share a token share its value, and their gradients add up. A model with other layers than attention, or other
+    logits than its output embeddings times its last hidden state, computes each row whole (see `plain_reason`).
+    `observe`, if given, is called in each layer's attention.
     """
     targets = Targets(pack)
     hidden = _predicting(model, targets, observe)  # (M, width)
@@ -178,7 +185,15 @@ def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
 
 
 def _predicting(model: PreTrainedModel, targets: Targets, observe: Observe | None = None) -> Tensor:
-    """The hidden states (M, width) that predict the targets."""
+    """What `head_of` the model makes logits of: the hidden states (M, width) that predict the targets, or, the plain
+    way, these logits (M, V) themselves, of rows padded on the right: a causal model sees no padding there."""
+    if is_plain(model):
+        tokens = targets.pack.rows.tokens  # (R, T)
+        places = targets.find_places() - 1
+        columns, at = (places % tokens.shape[1]).unique(return_inverse=True)  # (K), (M)
+        chosen = targets.pack.send(places // tokens.shape[1] * len(columns) + at)
+        whole = model(input_ids=tokens, use_cache=False, logits_to_keep=targets.pack.send(columns))
+        return gather_rows(whole.logits.flatten(0, 1), chosen)
     tree = targets.pack.tree
     outputs = select_outputs(targets.read, len(tree))
     branches = Branches(tree, model.dtype, outputs, observe=observe)
@@ -194,17 +209,27 @@ def hidden_states(model: PreTrainedModel, tree: PrefixTree, branches: Branches) 
     return body.last_hidden_state[0]
 
 
-def head_of(model: PreTrainedModel) -> nn.Linear:
-    """The projection onto the vocabulary."""
-    return cast(nn.Linear, model.get_output_embeddings())
+def is_plain(model: PreTrainedModel) -> bool:
+    """Whether rows of this model are computed whole, by transformers' own forward."""
+    return plain_reason(model.config) is not None
+
+
+def packer_of(model: PreTrainedModel) -> Callable[..., list[Pack]]:
+    """The function that cuts a batch into passes of this model: `pack`, or `padded_packs` the plain way."""
+    return padded_packs if is_plain(model) else pack
+
+
+def head_of(model: PreTrainedModel) -> Head:
+    """The projection onto the vocabulary; the plain way nothing is left of it."""
+    return nn.Identity() if is_plain(model) else cast(nn.Linear, model.get_output_embeddings())
 
 
 @contextmanager
 def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     """In this context the model uses tree attention, skips unused outputs of the last layer, and has faster linear
-    layers, norms and gates."""
+    layers, norms and gates. A model that computes the plain way stays as it is."""
     before = model.config._attn_implementation
-    if before == TREE_ATTENTION:  # nested
+    if before == TREE_ATTENTION or is_plain(model):  # nested, or nothing to replace
         yield
         return
     model.config._attn_implementation = TREE_ATTENTION
@@ -229,7 +254,7 @@ def row_logprobs(
     if not any(any(row.trained[1:]) for row in rows):
         return [[0.0] * len(row.tokens) for row in rows]
     by_row: dict[int, list[float]] = {}
-    for part in pack(collate(rows), budget):
+    for part in packer_of(model)(collate(rows), budget):
         values, _ = token_logprobs(model, part.to(model.device), temperature=temperature)
         for row, logprobs in zip(part.members, values.tolist(), strict=True):
             by_row[row] = logprobs[: len(rows[row].tokens)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.learn.logprobs import PassFigures, TokenLoss, add_gradients, token_loss
+from sleuth.learn.logprobs import PassFigures, TokenLoss, add_gradients, is_plain, token_loss
 from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
 from sleuth.ranks import ALONE, Ranks
@@ -58,7 +58,7 @@ class MasterWeights:
     @property
     def takes_chunks(self) -> bool:
         """Whether `add_gradients` keeps to its budget for a pack of any size."""
-        return self.module.device.type == "cpu"
+        return self.module.device.type == "cpu" and not is_plain(self.module)
 
     def add_gradients(
         self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float, budget: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -340,38 +341,66 @@ SINKS = {
     "openai_privacy_filter",
 }
 """Model types with attention sinks."""
+SLOWER_UPDATES, SLOWER_ROLLOUTS = 1.6, 2.5
+"""Processor time of the plain way over that of ours (docs/how-to/one_card.md says of what)."""
 LOGIT_FACTORS = ("logit_scale", "logits_scaling", "lm_head_multiplier")
 WORKING = (
-    "what works: Qwen 2, 2.5 and 3, Llama 2 and 3, Mistral, Gemma 3, SmolLM 3, Olmo 3, Phi 3 and models built like them"
+    "what works: Qwen 2, 2.5 and 3, Llama 2 and 3, Mistral, Gemma 3, SmolLM 3, Olmo 3, Phi 3 and models built like "
+    "them, and, more slowly, LFM 2, Qwen 3.5, Granite hybrids, Gemma 2, gpt-oss and others whose forward takes a cache"
 )
+PLAIN_NEEDS = ("attention_mask", "past_key_values", "logits_to_keep")
+"""What the plain way passes to a model's own forward."""
 
 
-def family_problem(config: PreTrainedConfig, *, trains: bool = True) -> str | None:
-    """Why a model with this config cannot be computed, or, with `trains`, not be trained; None if it can."""
-    kind = cast("type[PreTrainedModel] | None", MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None))
+def family_problem(config: PreTrainedConfig) -> str | None:
+    """Why a model with this config can neither be trained nor run in this process; None if it can."""
+    kind = _causal_class(config)
     if kind is None:
         return f"{config.model_type}: transformers has no causal language model of this type"
-    text = config.get_text_config()
-    if why := next(_attention_problems(text, kind._supports_attention_backend), None):
-        return f"{kind.__name__} can neither be trained nor run in this process: {why}"
-    if trains and (why := next(_logits_problems(text), None)):
-        return f"{kind.__name__} cannot be trained: {why}"
-    return None
+    if (why := plain_reason(config)) is None:
+        return None
+    missing = [name for name in PLAIN_NEEDS if name not in inspect.signature(kind.forward).parameters]
+    lacks = [f"its forward takes no {name}" for name in missing]
+    if getattr(config, "is_decoder", None) is False:
+        lacks.append("is_decoder = false of its config: its tokens see later ones")
+    return f"{kind.__name__} can neither be trained nor run in this process: {why}, and {lacks[0]}" if lacks else None
 
 
-def check_family(config: PreTrainedConfig, *, trains: bool = True) -> None:
+def check_family(config: PreTrainedConfig) -> None:
     """Raises SleuthError for a `family_problem`."""
-    if problem := family_problem(config, trains=trains):
+    if problem := family_problem(config):
         raise SleuthError(f"{problem}; {WORKING}")
+
+
+def plain_reason(config: PreTrainedConfig, *, trains: bool = True) -> str | None:
+    """Why a model with this config runs or, with `trains`, is trained the plain way, by transformers' own forward over
+    whole rows; None if prefix trees and the paged cache compute it."""
+    text, kind = config.get_text_config(), _causal_class(config)
+    problems = _attention_problems(text, kind is not None and kind._supports_attention_backend)
+    return next(problems, None) or (next(_logits_problems(text), None) if trains else None)
+
+
+def plain_line(config: PreTrainedConfig, *, trains: bool = True) -> str | None:
+    """A line on what the plain way makes slow of a model that runs and, with `trains`, is trained; None if nothing."""
+    kind, samples = type(config).__name__.removesuffix("Config"), plain_reason(config, trains=False)
+    if (why := plain_reason(config, trains=trains)) is None:
+        return None
+    slow = [f"updates about {SLOWER_UPDATES} times"] if trains else []
+    slow += [f"rollouts in this process about {SLOWER_ROLLOUTS} times"] if samples else []
+    return f"{kind} is computed the plain way, {' and '.join(slow)} slower on a CPU: {why}"
+
+
+def _causal_class(config: PreTrainedConfig) -> type[PreTrainedModel] | None:
+    return cast("type[PreTrainedModel] | None", MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None))
 
 
 def _attention_problems(config: PreTrainedConfig, replaceable: bool) -> Iterator[str]:
     """Why a layer is not causal attention, with or without a window, that can be replaced."""
-    if not replaceable:
-        yield "its attention is not replaceable"
     layers = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
     if other := next((layer for layer in layers if layer not in LAYER_TYPES), None):
         yield f"it has layers of {other}, and only attention is computed over packed texts"
+    if not replaceable:
+        yield "its attention is not replaceable"
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     if config.model_type in WINDOWS_BY_MASK and window is not None:
         yield (

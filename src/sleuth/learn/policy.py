@@ -25,12 +25,12 @@ from sleuth.kernels.device import (
     return_freed_memory,
 )
 from sleuth.learn.batch import Batch, Top
-from sleuth.learn.logprobs import PassFigures, token_logprobs, token_top_logprobs, tree_attention
+from sleuth.learn.logprobs import PassFigures, packer_of, token_logprobs, token_top_logprobs, tree_attention
 from sleuth.learn.losses import Objective, PolicyLoss, SupervisedLoss
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import check_family
 from sleuth.learn.optim import Optimisation, Optimiser
-from sleuth.learn.prefix_tree import Pack, pack, packed, shard_packs
+from sleuth.learn.prefix_tree import Pack, packed, shard_packs
 from sleuth.learn.recomputation import Recomputation
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import SleuthError, TransientError
@@ -221,7 +221,8 @@ class Policy:
         """This rank's packs; the whole batch as one where the budget is kept chunk by chunk."""
         if objective.is_sum_over_tokens and self.masters.takes_chunks:
             return [packed(batch, range(len(batch.lengths)))]
-        return shard_packs(batch, budget, self.masters.ranks, together=objective.rows_together)
+        cut = packer_of(self.model)
+        return shard_packs(batch, budget, self.masters.ranks, together=objective.rows_together, cut=cut)
 
     def _accumulate(self, packs: Sequence[Pack], objective: Objective, budget: int) -> dict[str, float]:
         """Add the gradients of all packs; over all ranks, the loss, the tokens computed for it, and each statistic's
@@ -335,7 +336,7 @@ class Policy:
         if len(part.tree) <= budget or not self.masters.takes_chunks:
             return frozen.run(function, part, temperature=temperature, **options)
         whole: list[Tensor] = []
-        for some in pack(part.rows, budget):
+        for some in packer_of(frozen.module)(part.rows, budget):
             values = frozen.run(function, some, temperature=temperature, **options)
             whole = whole or [value.new_zeros(*part.rows.tokens.shape, *value.shape[2:]) for value in values]
             for target, value in zip(whole, values, strict=True):

@@ -7,7 +7,7 @@ through it, and their gradients add up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -100,9 +100,23 @@ def pack(batch: Batch, budget: int, *, together: int = 1) -> list[Pack]:
     return [packed(batch, rows) for rows in parts]
 
 
-def packed(batch: Batch, rows: Sequence[int]) -> Pack:
+def padded_packs(batch: Batch, budget: int, *, together: int = 1) -> list[Pack]:
+    """Packs of rows of about one length, which have at most `budget` tokens with their padding, or are one row. Their
+    trees share no prefix: such packs are for models that compute each row by itself. Otherwise as `pack`."""
+    lengths = batch.lengths.view(-1, together).amax(dim=1)
+    order = lengths.argsort(descending=True, stable=True).tolist()
+    packs: list[Pack] = []
+    while order:
+        count = max(1, budget // (int(lengths[order[0]]) * together))
+        rows = [unit * together + at for unit in order[:count] for at in range(together)]
+        packs.append(packed(batch, rows, shares=False))
+        order = order[count:]
+    return packs
+
+
+def packed(batch: Batch, rows: Sequence[int], *, shares: bool = True) -> Pack:
     """One pack of these rows of a batch."""
-    return Pack(rows=(part := batch.take(rows)), tree=prefix_tree(part), members=tuple(rows))
+    return Pack(rows=(part := batch.take(rows)), tree=prefix_tree(part, shares=shares), members=tuple(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +144,12 @@ def row_order(batch: Batch, together: int = 1) -> RowOrder:
     return RowOrder(units=order, lengths=lengths, shared=_shared_with_previous([texts[unit[0]] for unit in order]))
 
 
-def prefix_tree(batch: Batch) -> PrefixTree:
-    """The prefix tree of all rows of `batch`."""
+def prefix_tree(batch: Batch, *, shares: bool = True) -> PrefixTree:
+    """The prefix tree of all rows of `batch`; unless it `shares`, each row is a path of its own."""
     rows = _rows(batch)
     keys = [_key(row) for row in rows]
     order = sorted(range(len(rows)), key=keys.__getitem__)
-    shared = _shared_with_previous([rows[row] for row in order])
+    shared = _shared_with_previous([rows[row] for row in order]) if shares else [0] * len(rows)
     nodes = np.zeros(batch.tokens.shape, dtype=np.int64)
     total = sum(len(row) for row in rows) - sum(shared)
     tokens, positions, parents = (np.empty(total, dtype=np.int64) for _ in range(3))
@@ -200,16 +214,18 @@ def _cuts(lengths: Sequence[int], shared: Sequence[int], budget: int) -> Iterato
         first = int(stops[first])
 
 
-def shard_packs(batch: Batch, budget: int, ranks: Ranks, *, together: int = 1) -> list[Pack]:
-    """This rank's packs of a batch of which every rank has all rows with their weights; otherwise as `pack`.
+def shard_packs(
+    batch: Batch, budget: int, ranks: Ranks, *, together: int = 1, cut: Callable[..., list[Pack]] = pack
+) -> list[Pack]:
+    """This rank's packs of a batch of which every rank has all rows with their weights; otherwise as `cut`.
 
     Ranks gather and scatter weights in step, so all must make the same number of passes: ranks with fewer packs get
     `filler` packs of weight 0.
     """
     if ranks.alone:
-        return pack(batch, budget, together=together)
+        return cut(batch, budget, together=together)
     shares = shard_rows(batch, ranks.world, together=together)
-    packs = [pack(batch.take(rows), budget, together=together) if rows else [] for rows in shares]
+    packs = [cut(batch.take(rows), budget, together=together) if rows else [] for rows in shares]
     passes = max(map(len, packs))
     mine = packs[ranks.rank]
     return mine + [filler(batch, together)] * (passes - len(mine))

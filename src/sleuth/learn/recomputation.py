@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -12,7 +13,7 @@ from sleuth.host.threads import to_stderr
 from sleuth.kernels.card_pass import CardPass
 from sleuth.kernels.device import free_memory
 from sleuth.kernels.fused import fused_forwards, is_on
-from sleuth.learn.logprobs import head_of
+from sleuth.learn.logprobs import head_of, is_plain
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.types import SleuthError
 
@@ -73,9 +74,13 @@ def card_pass_of(model: PreTrainedModel) -> CardPass | None:
     fused = {id(module) for module, _ in fused_forwards(model)}
     layers = [*getattr(model.base_model, "layers", ())]
     parts = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
-    if not layers or any(id(getattr(layer, part, None)) not in fused for layer in layers for part in parts):
+    if (
+        is_plain(model)
+        or not layers
+        or any(id(getattr(layer, part, None)) not in fused for layer in layers for part in parts)
+    ):
         return None
-    config, attention, head = model.config.get_text_config(), layers[0].self_attn, head_of(model)
+    config, attention, head = model.config.get_text_config(), layers[0].self_attn, cast(nn.Linear, head_of(model))
     return CardPass(
         layers=len(layers),
         width=config.hidden_size,

@@ -208,7 +208,8 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None, thread
         from sleuth.learn.models import read_config  # takes seconds to import
         from sleuth.training.stage_context import require_family
 
-        require_family(recipe, read_config(recipe.model))
+        if (slow := require_family(recipe, read_config(recipe.model))) is not None:
+            note = f"{slow}; the plan is that of a Qwen 3 of its size"
     served = [] if card is None else list(_served(recipe, machine))
     phases = [*phases_of(recipe, shape, machine), *(phase for phase, _ in served)]
     weights = SIZES[recipe.dtype] * shape.weights

@@ -15,7 +15,7 @@ from sleuth.answers.factory import scorer_warnings
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting, trial_group
-from sleuth.learn.models import WORKING, family_problem
+from sleuth.learn.models import WORKING, family_problem, plain_line
 from sleuth.own.permission import CodeRefusedError
 from sleuth.plan.model_files import Finding, ModelFiles, listed, load_files
 from sleuth.plan.model_template import BoundedTemplate, template_findings
@@ -82,6 +82,10 @@ def _config_findings(files: ModelFiles) -> Iterator[Finding]:
         yield Finding("config", "warning", line, fix)
     elif problem := family_problem(files.config):
         yield Finding("family", "problem", problem, WORKING)
+    elif line := plain_line(files.config):
+        yield Finding("family", "warning", line, 'let servers sample: [stage.engine] launch = "vllm"')
+    else:
+        yield Finding("family", "ok", "prefix trees and the paged cache compute it")
     if files.context is not None:
         yield Finding("context", "ok", f"the model was made for {files.context:,} tokens")
     elif files.config is not None:

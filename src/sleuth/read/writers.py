@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.plain_engine import open_engine
 from sleuth.episodes.chat_template import ChatTemplate, Message
 from sleuth.evaluation.eval_session import DEFAULT_CONTEXT
 from sleuth.judges.http import JsonQuestion
@@ -152,7 +152,7 @@ class ChatModel:
     def __init__(self, name: str) -> None:
         model, tokenizer = load_model(name, dtype=None, device="auto")
         self._template, self._renderer = ChatTemplate(tokenizer), Renderer(tokenizer)
-        self._engine = LocalEngine(model, tokenizer, slots=SLOTS, context=min(DEFAULT_CONTEXT, context_of(model)))
+        self._engine = open_engine(model, tokenizer, slots=SLOTS, context=min(DEFAULT_CONTEXT, context_of(model)))
         self._asked = 0
 
     async def ask(self, question: JsonQuestion[Answered]) -> Answered:

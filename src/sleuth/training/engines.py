@@ -13,12 +13,13 @@ from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.engines.local.batching import BatchingEngine
 from sleuth.engines.local.cache import bytes_per_token, pages_of
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.plain_engine import open_engine
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
 from sleuth.engines.remote.server import DiscoveredServer, discover_server, discover_servers
 from sleuth.kernels.device import release_cached_memory
-from sleuth.learn.models import load_model, load_outline
+from sleuth.learn.models import load_model, load_outline, plain_reason
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
@@ -75,12 +76,16 @@ def training_engine(
 
 def local_engine(
     context: StageContext, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, longest: int
-) -> LocalEngine:
-    """The engine in this process, for this rank's samples of a step, of at most `longest` tokens. Its cache has as many
-    pages as when the stage began, if it did, on all ranks as many as rank 0 has room for."""
+) -> BatchingEngine:
+    """The engine in this process, for this rank's samples of a step, of at most `longest` tokens. A paged cache has as
+    many pages as when the stage began, if it did, on all ranks as many as rank 0 has room for."""
     folder, ranks = context.folder, context.ranks
     stage: Any = context.stage
     slots = max(1, min(stage.slots, -(-stage.prompts_per_step // ranks.world) * stage.samples_per_prompt))
+
+    opened = partial(open_engine, model, tokenizer, slots=slots, context=longest, log=folder.say)
+    if plain_reason(model.config, trains=False) is not None:
+        return opened()
 
     def pages() -> int:
         limits = {"slots": slots, "context": longest, "cache_memory": stage.cache_memory}
@@ -92,11 +97,8 @@ def local_engine(
             folder.manifest.record("cache_pages", pages, stage=stage.name)
 
     size = ranks.broadcast(pages)
-    engine = LocalEngine(
-        model, tokenizer, slots=slots, context=longest, cache_pages=size, log=folder.say, resized=record
-    )
-    record(engine.cache_pages)
-    return engine
+    record(size)
+    return opened(cache_pages=size, resized=record)
 
 
 def evaluation_pool(

@@ -20,6 +20,7 @@ from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.figures import figures, is_score
 from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.kernels.device import releasing_cached_memory
+from sleuth.learn.models import plain_line
 from sleuth.learn.optim import Optimisation, UpdateResolution, path_length
 from sleuth.learn.policy import NotFiniteError, Policy, TokenBudget, Update, no_update
 from sleuth.ranks import Ranks
@@ -91,6 +92,8 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     checkpoint, owed = saved.checkpoint if saved else None, False
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
         ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
+        if (slow := plain_line(trainer.model.config)) is not None:
+            folder.say(slow)
         lines = [f"continuing at step {begin} of {end}", *trainer.continuing(saved.checkpoint)] if saved else None
         for line in lines or trainer.opening():
             folder.say(line)

@@ -21,10 +21,9 @@ from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting
 from sleuth.evaluation.intervals import Measured
 from sleuth.learn.batch import Batch, Row, collate
-from sleuth.learn.logprobs import token_hits
+from sleuth.learn.logprobs import packer_of, token_hits
 from sleuth.learn.models import add_tokens, context_of, place_weights, random_model
 from sleuth.learn.policy import TokenBudget
-from sleuth.learn.prefix_tree import pack
 from sleuth.recipe import AnsweredRowsRecipe, InitRecipe, SupervisedRecipe, TextRecipe, TrainingRecipe, WorldTextRecipe
 from sleuth.render import Renderer
 from sleuth.training.learning import model_to_train, policy_of, token_budget
@@ -182,7 +181,7 @@ def held_out(
 
 
 def _count_hits(model: PreTrainedModel, batch: Batch, budget: int) -> int:
-    return sum(int(token_hits(model, part.to(model.device)).sum()) for part in pack(batch, budget))
+    return sum(int(token_hits(model, part.to(model.device)).sum()) for part in packer_of(model)(batch, budget))
 
 
 def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float) -> Batch:

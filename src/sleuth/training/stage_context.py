@@ -19,7 +19,15 @@ from sleuth.episodes.setting import Setting, require_environment, trial_group
 from sleuth.evaluation.paired import measured_tables
 from sleuth.host.threads import PROCESS
 from sleuth.learn.adapters import adaptable_layers
-from sleuth.learn.models import add_to_tokenizer, check_family, context_of, load_model, pick_device
+from sleuth.learn.models import (
+    add_to_tokenizer,
+    check_family,
+    context_of,
+    load_model,
+    pick_device,
+    plain_line,
+    plain_reason,
+)
 from sleuth.learn.optim import UpdateResolution
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
@@ -131,8 +139,8 @@ def keep_fitting(
 class StageInputs:
     """What a stage is checked against before the run starts: its `index` in the recipe, the `tokenizer` and number of
     `positions` of the model that the run starts from, the bytes of a token in its cache, which updates can change its
-    weights, and the layers that can have adapters. A model with random weights does not exist yet: it has none of these
-    but `positions`."""
+    weights, the layers that can have adapters, and a line on what of it is `slow`. A model with random weights does not
+    exist yet: it has none of these but `positions`."""
 
     recipe: Recipe
     index: int
@@ -141,6 +149,7 @@ class StageInputs:
     token_bytes: int | None
     resolution: UpdateResolution | None
     linear_layers: Sequence[str] | None
+    slow: str | None = None
 
     @property
     def stage_tokenizer(self) -> PreTrainedTokenizerFast | None:
@@ -179,11 +188,18 @@ class StageInputs:
         return setting, kept
 
 
-def require_family(recipe: Recipe, config: PreTrainedConfig) -> None:
-    """Raises SleuthError if a stage computes in this process what it cannot compute with such a model."""
+def require_family(recipe: Recipe, config: PreTrainedConfig) -> str | None:
+    """A line on what is slow with such a model. Raises SleuthError if a stage computes in this process what it cannot
+    compute with it."""
     sampled = [index for index, stage in enumerate(recipe.stage) if stage.kind in ("evaluate", "win_rate")]
-    if len(sampled) < len(recipe.stage) or any(recipe.engine_at(index) is None for index in sampled):
-        check_family(config, trains=len(sampled) < len(recipe.stage))
+    trains = len(sampled) < len(recipe.stage)
+    if not trains and all(recipe.engine_at(index) is not None for index in sampled):
+        return None
+    check_family(config)
+    line = plain_line(config, trains=trains)
+    if line is not None and any(getattr(stage, "copying_weight", 0.0) for stage in recipe.stage):
+        raise SleuthError(f"copying_weight reads the attention of models that are not computed so: {line}")
+    return line
 
 
 def stage_inputs(recipe: Recipe) -> list[StageInputs]:
@@ -199,11 +215,12 @@ def stage_inputs(recipe: Recipe) -> list[StageInputs]:
         }
     else:
         model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
-        require_family(recipe, model.config)
+        slow, paged = require_family(recipe, model.config), plain_reason(model.config, trains=False) is None
         known = {
             "tokenizer": tokenizer,
             "positions": context_of(model),
-            "token_bytes": bytes_per_token(model.config, model.dtype),
+            "token_bytes": bytes_per_token(model.config, model.dtype) if paged else None,
+            "slow": slow,
             "resolution": UpdateResolution(model),
             "linear_layers": adaptable_layers(model),
         }

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from plain_models import FAMILIES as PLAIN
+from plain_models import plain_model
 from tiny_models import FAMILIES, VOCABULARY
 from transformers import PreTrainedModel
 
@@ -30,6 +32,8 @@ TIMES = 3  # updates of a run
 
 def model_of(family: str = "qwen3", seed: int = 0, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The same weights for the same family and seed."""
+    if family in PLAIN:
+        return plain_model(family, VOCABULARY, seed=seed).to(dtype)
     torch.manual_seed(seed)
     return FAMILIES[family]().to(dtype).eval()
 

@@ -63,6 +63,8 @@ def trained_on_two(dtype: torch.dtype, lora: bool) -> Any:
         (2, "qwen3", False, False),
         (2, "qwen3", False, True),
         (4, "llama", True, False),
+        (2, "lfm2", True, False),
+        (2, "gemma2", False, False),
         pytest.param(2, "llama", True, False, marks=pytest.mark.slow),
         pytest.param(4, "qwen3", False, False, marks=pytest.mark.slow),
     ],

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import bisect
 import math
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,20 +15,13 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, DecodeWeights, Kernels, decode_forwards
+from sleuth.engines.local.batching import BatchingEngine
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_of
 from sleuth.engines.local.decode_graphs import DecodeGraphs
 from sleuth.engines.local.lean_forward import LeanForward
 from sleuth.engines.local.paged_attention import decode_problem, prefill_problem
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PendingTokens, PrefillChunk, SampledTokens, SlotTable
-from sleuth.engines.sampling import (
-    Request,
-    StopTokens,
-    StreamRequest,
-    max_new_tokens,
-    sample,
-    sample_on_device,
-    sampling_problem,
-)
+from sleuth.engines.sampling import Request, StopTokens, sample, sample_on_device, sampling_problem
 from sleuth.host.disk import shown
 from sleuth.host.threads import to_stderr
 from sleuth.host.variables import cuda_graphs
@@ -37,10 +29,8 @@ from sleuth.kernels.card_pass import PAGE
 from sleuth.kernels.device import is_out_of_memory, keep_freed_memory, sent
 from sleuth.kernels.layers import compiled_forwards, select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import replaced_forwards
-from sleuth.learn.models import check_family
-from sleuth.own.calls import calls_returned
-from sleuth.render import find_eos_ids
-from sleuth.types import Chunk, Completion, Sampling, SleuthError
+from sleuth.learn.models import plain_reason
+from sleuth.types import SleuthError
 
 CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS = 512, 8192
 """Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the
@@ -52,27 +42,19 @@ HELD_STEPS = 32
 """With CUDA graphs, prompts are read in one forward of 33 at most: it is launched kernel by kernel, and takes as long
 as about ten decode steps that are graphs."""
 
-ARRIVAL_YIELDS = 8
-"""Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
-
 FITTING_SHARE = 0.95
 """The share of a card's free memory that the cache may take when it is opened again."""
 
-Received = TypeVar("Received", Chunk, Completion)
 
+class LocalEngine(BatchingEngine):
+    """Samples by continuous batching with a paged KV cache, and reuses prefixes across turns and between siblings.
 
-class LocalEngine:
-    """Continues token sequences with `model`: continuous batching, a paged KV cache, prefix reuse across turns and
-    between siblings.
-
-    At most `slots` sequences of at most `context` tokens run at once; further requests wait and are admitted in the
-    order of `sampling.key`. The cache takes at most `cache_memory` ("8GB", "40%" of the device's memory; None: a share
-    of what is free), or has `cache_pages`. When it is full, the request with the last key is preempted and continued
-    later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
-    requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a card) a step begins
-    before the host has read the tokens of the one before, and with `graphs` (None: on a card, unless SLEUTH_CUDA_GRAPHS
-    is 0) steps in which nothing is prefilled are CUDA graphs. `resized` is called with the pages of a cache that had to
-    shrink. Raises SleuthError if the cache cannot hold one sequence of `context` tokens.
+    The cache takes at most `cache_memory` ("8GB", "40%" of the device's memory; None: a share of what is free), or has
+    `cache_pages`. When it is full, the request with the last key is preempted and continued later, with the same
+    tokens. The same requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a
+    card) a step begins before the host has read the tokens of the one before, and with `graphs` (None: on a card,
+    unless SLEUTH_CUDA_GRAPHS is 0) steps in which nothing is prefilled are CUDA graphs. `resized` is called with the
+    pages of a cache that had to shrink. Raises SleuthError if the cache cannot hold one sequence of `context` tokens.
     """
 
     def __init__(
@@ -89,21 +71,12 @@ class LocalEngine:
         log: Callable[[str], None] = to_stderr,
         resized: Callable[[int], None] = lambda pages: None,
     ) -> None:
-        check_family(model.config, trains=False)
+        if (why := plain_reason(model.config, trains=False)) is not None:
+            raise SleuthError(f"{why}: sleuth.engines.local.plain_engine.open_engine opens an engine for this model")
+        super().__init__(model, tokenizer, slots=slots, context=context)
         keep_freed_memory()
-        self.model = model
-        self.tokenizer = tokenizer
-        self.slots = slots
-        self.context = context
         self.cache_memory = cache_memory
-        self.policy_version = 0
-        self.tokens_prefilled = 0
-        self.tokens_reused = 0
-        self.tokens_sampled = 0
-        self.preemptions = 0
-        self.forwards = 0
         self._log, self._resized = log, resized
-        self._eos_ids = find_eos_ids(model.generation_config, tokenizer)
         vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
         self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
@@ -118,33 +91,7 @@ class LocalEngine:
         limits = {"slots": slots, "context": context, "cache_memory": cache_memory}
         token_bytes = bytes_per_token(model.config, model.dtype)
         self._open_cache(pages_of(token_bytes, model.device, **limits, recorded=cache_pages))
-        self._waiting: list[Request] = []
-        self._running: dict[int, Request] = {}  # by slot
-        self._yields_left = 0  # of the event loop, before the next forward
         self._steps_without_chunks = HELD_STEPS
-        self._loop_task: asyncio.Task[None] | None = None
-
-    async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue `tokens`, a chunk a token. Closing the iterator early frees the slot."""
-        request = self._submit(tokens, sampling, StreamRequest)
-        try:
-            while request.stop is None or not request.inbox.empty():
-                yield await _receive(request, Chunk)
-        finally:
-            self._cancel(request)
-
-    async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
-        """Continue `tokens` until a stop."""
-        request = self._submit(tokens, sampling, Request)
-        try:
-            return await _receive(request, Completion)
-        finally:
-            self._cancel(request)
-
-    @property
-    def running(self) -> int:
-        """The number of requests that occupy a slot."""
-        return len(self._running)
 
     @property
     def cache_pages(self) -> int:
@@ -153,27 +100,23 @@ class LocalEngine:
 
     def publish(self, version: int) -> None:
         """Clears the prefix cache and stamps `version` on later completions. Call after changing the weights."""
-        if self._running or self._waiting:
-            raise RuntimeError(f"weights {version} were published while requests of {self.policy_version} are running")
+        super().publish(version)
         self._table.clear()
         self._weights.clear()
         if self._lean is not None:
             self._lean.clear()
         if self._graphs is not None:
             self._graphs.clear()
-        self.policy_version = version
-
-    def sleep(self) -> None:
-        """Frees the memory of the cache until the next request, unless requests are running."""
-        if not self._running and not self._waiting:
-            self._table.clear()
-            self._clear_cache()
-
-    def figures(self) -> dict[str, float]:
-        """No metrics of a step."""
-        return {}
 
     # -- the cache ---------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if self._sampled is not None:
+            self._sampled.take()
+
+    def _forget(self) -> None:
+        self._table.clear()
+        self._clear_cache()
 
     def _fit_cache(self) -> None:
         """Before the cache takes memory on a card: shrinks it to what has been left free since its size was chosen."""
@@ -229,34 +172,6 @@ class LocalEngine:
         bisect.insort(self._waiting, request, key=lambda waiting: waiting.sampling.key)
         self.preemptions += 1
 
-    # -- requests ----------------------------------------------------------------------------------------------------
-
-    def _submit(self, tokens: Sequence[int], sampling: Sampling, kind: type[Request]) -> Request:
-        limit = max_new_tokens(tokens, sampling, self.context)
-        request = kind(tokens, sampling, limit=limit, tokenizer=self.tokenizer)
-        if limit < 1:
-            self._update_request(request, np.zeros(0, dtype=np.int64), np.zeros(0))
-            return request
-        bisect.insort(self._waiting, request, key=lambda waiting: waiting.sampling.key)
-        self._yields_left = ARRIVAL_YIELDS
-        if self._loop_task is None:
-            self._loop_task = asyncio.create_task(self._run_loop())
-            self._loop_task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its callers have it
-        return request
-
-    def _update_request(self, request: Request, tokens: np.ndarray, logprobs: np.ndarray) -> None:
-        request.update(tokens, logprobs, eos_ids=self._eos_ids, policy_version=self.policy_version)
-        if request.stop is not None or request.streams:
-            self._yields_left = ARRIVAL_YIELDS
-        if request.stop is not None:
-            self._release(request)
-
-    def _cancel(self, request: Request) -> None:
-        """Removes a request whose caller has finished or gone."""
-        if request.stop is None and request in self._waiting:
-            self._waiting.remove(request)
-        self._release(request)
-
     def _release(self, request: Request) -> None:
         if request.slot is not None:
             if self._sampled is not None:
@@ -265,41 +180,9 @@ class LocalEngine:
             del self._running[request.slot]
             request.slot = None
 
-    # -- the loop ----------------------------------------------------------------------------------------------------
-
-    async def _run_loop(self) -> None:
-        """Runs while there are requests. An exception is passed to every caller."""
-        try:
-            if self.model.device.type == "cuda" and not self._running and not self._cache.layers:
-                self._fit_cache()
-            while self._waiting or self._running:
-                await self._wait_for_callers()
-                with self._inference_mode():
-                    self._admit()
-                    if self._running:
-                        self._step()
-        except BaseException as error:
-            self._fail(error)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            if self._sampled is not None:
-                self._sampled.take()
-            self._loop_task = None
-
-    async def _wait_for_callers(self) -> None:
-        """Yields until callers that just got an answer had time to send their next request, the user's environments and
-        tools included."""
-        await asyncio.sleep(0)
-        while True:
-            while self._yields_left > 1:
-                self._yields_left -= 1
-                await asyncio.sleep(0)
-            if not await calls_returned():
-                return
-            self._yields_left = ARRIVAL_YIELDS
-
     def _admit(self) -> None:
+        if self.model.device.type == "cuda" and not self._running and not self._cache.layers:
+            self._fit_cache()
         self._begin_ready()
         for request in self._waiting:
             tokens = request.prompt + request.written
@@ -472,15 +355,6 @@ class LocalEngine:
             written = slice(len(request.prompt), stop)
             self._update_request(request, table.tokens[slot, written], decode_state.logprobs[slot, written])
 
-    def _fail(self, error: BaseException) -> None:
-        requests = [*self._waiting, *self._running.values()]
-        self._waiting.clear()
-        for request in requests:
-            self._release(request)
-            request.inbox.put_nowait(error)
-        self._table.clear()
-        self._clear_cache()
-
     @contextmanager
     def _inference_mode(self) -> Iterator[None]:
         """Runs with the engine's attention, in evaluation mode and without gradients; restores the model afterwards."""
@@ -488,23 +362,11 @@ class LocalEngine:
             with torch.inference_mode():
                 yield
             return
-        config, training = self.model.config, self.model.training
+        config = self.model.config
         attention = config._attn_implementation
         config._attn_implementation = PAGED_ATTENTION
-        if training:
-            self.model.eval()
         try:
-            with torch.inference_mode(), self._weights.installed(), replaced_forwards(self._swift):
+            with super()._inference_mode(), self._weights.installed(), replaced_forwards(self._swift):
                 yield
         finally:
             config._attn_implementation = attention
-            if training:
-                self.model.train()
-
-
-async def _receive(request: Request, kind: type[Received]) -> Received:
-    item = await request.inbox.get()
-    if isinstance(item, kind):
-        return item
-    assert isinstance(item, BaseException)
-    raise item
