@@ -30,6 +30,7 @@ pytestmark = pytest.mark.servers
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 CONTEXT = 512
+LORA = ("stage.1.lora={ rank = 8, alpha = 16.0 }", "stage.1.learning_rate=5e-3")
 UNSHARED = {"connection": "close"}  # a server that is short of cores may close an idle connection while it is used
 LIMITS = {"requests_at_once": 64, "seconds": 60.0, "unavailable_timeout": 300.0}
 
@@ -209,18 +210,19 @@ def test_a_run_learns_from_its_own_weights_at_every_step(vllm, recipe_file, run,
 def test_a_run_with_adapters_sends_nothing_else_after_the_first_step(adapted_vllm, recipe_file, run, tmp_path):
     """Whole weights were sent before them, once, and after the run for its evaluation."""
     pytest.importorskip("peft")
-    lora = ("stage.1.lora={ rank = 8, alpha = 16.0 }", "stage.1.learning_rate=5e-3")
-    run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{adapted_vllm.url}']}}", *lora)
+    run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{adapted_vllm.url}']}}", *LORA)
     require_every_episode_once(tmp_path / "run")
     sent = [file.name for file in (tmp_path / "run" / "weights").rglob("*.safetensors")]
     assert sorted(sent) == ["adapter_model.safetensors", "model.safetensors"]
     assert "takes no weights as adapters" not in (tmp_path / "run" / "log.txt").read_text()
 
 
-def test_a_killed_server_costs_turns_and_no_episode(vllm, recipe_file, run, tmp_path):
+@pytest.mark.parametrize(("served", "lora"), [("vllm", ()), ("adapted_vllm", LORA)])
+def test_a_killed_server_costs_turns_and_no_episode(request, recipe_file, run, tmp_path, served, lora):
+    vllm = request.getfixturevalue(served)
     killing = threading.Thread(target=kill_while_generating, args=(vllm, tmp_path / "run" / "metrics.jsonl"))
     killing.start()
-    run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{vllm.url}']}}")
+    run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{vllm.url}']}}", *lora)
     killing.join()
     steps = require_every_episode_once(tmp_path / "run")
     assert sum(step["turns_redrawn"] for step in steps) > 0
