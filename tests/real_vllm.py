@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,19 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
 }
+ADAPTED = ("--enable-lora", "--max-lora-rank", "8")
+"""Arguments of one that takes adapters."""
 
 
 class RealVllm:
-    """`vllm serve MODEL` in float32, with the context `context`, at `url`; its output is in the file `log`."""
+    """`vllm serve MODEL` in float32 with more `arguments` and the context `context`, at `url`; its output is in the
+    file `log`."""
 
-    def __init__(self, model: Path, log: Path, *, context: int) -> None:
+    def __init__(self, model: Path, log: Path, *, context: int, arguments: Sequence[str] = ()) -> None:
         self.model = model
+        self.arguments = arguments
         self.log = log
         self.context = context
         self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
@@ -47,6 +52,7 @@ class RealVllm:
         command = [VLLM, "serve", self.model, "--host", "127.0.0.1", "--port", self.url.rpartition(":")[2]]
         command += ["--max-model-len", str(self.context), "--dtype", "float32", "--enforce-eager"]
         command += ["--no-enable-chunked-prefill"]  # else it ends when a prompt with a seed is read in parts
+        command += self.arguments
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | SETTINGS
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -74,9 +80,9 @@ def _answers(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def running(model: Path, folder: Path) -> Iterator[RealVllm]:
+def running(model: Path, folder: Path, arguments: Sequence[str] = ()) -> Iterator[RealVllm]:
     """One that serves the model while a fixture waits, with its output in the folder."""
-    server = RealVllm(model, folder / "vllm.log", context=512)
+    server = RealVllm(model, folder / "vllm.log", context=512, arguments=arguments)
     server.start()
     try:
         yield server

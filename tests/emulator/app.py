@@ -48,7 +48,8 @@ def emulator_app(
 
     async def models(request: Request) -> Response:
         card = {"id": name, "object": "model", "owned_by": emulator.owner, "root": name}
-        return JSONResponse({"object": "list", "data": [card | {"max_model_len": engine.context}]})
+        adapters = [card | {"id": adapter, "parent": name} for adapter in engine.adapters]
+        return JSONResponse({"object": "list", "data": [card | {"max_model_len": engine.context}, *adapters]})
 
     async def tokenize(request: Request) -> Response:
         table = await read_body(request, ("model", "prompt", "add_special_tokens"))

@@ -24,6 +24,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from emulator.faults import FaultInjector
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.published import CARD, INITIAL_WEIGHTS, checksum
+from sleuth.learn.adapters import CONFIG, PREFIX
+from sleuth.learn.adapters import WEIGHTS as WEIGHTS_OF_ADAPTERS
 from sleuth.render import find_eos_ids
 from sleuth.serve.access import Limits
 from sleuth.serve.engine_thread import EngineThread
@@ -43,7 +45,9 @@ Result = TypeVar("Result")
 
 
 class EmulatedEngine:
-    """Continues tokens with a model whose weights, named `label`, can be replaced; if `stale`, only their name is.
+    """Continues tokens with a model whose weights, named `label`, can be replaced; if `stale`, only their name is. It
+    takes `adapters` of at most `max_rank` (None: as a server that was started without `--enable-lora`), and adds to the
+    weights those that the newest request names.
 
     Completions wait while it is `paused` or a part of its memory is `asleep`. Call it from the server's event loop.
     """
@@ -68,6 +72,11 @@ class EmulatedEngine:
         self.eos_ids = find_eos_ids(model.generation_config, tokenizer)
         # All waiting requests are passed to the engine, which admits them by key.
         self.engine_thread = EngineThread(slots + WAITING, Limits(seconds=seconds))
+        self.max_rank: int | None = None
+        self.adapters: dict[str, Path] = {}
+        self._adapter: str | None = None
+        self._switching = asyncio.Lock()
+        self._beneath: dict[str, torch.Tensor] = {}  # weights without the adapters that were added to them
         self._model = model
         self._initial_state = {name: weight.clone() for name, weight in model.state_dict().items()}
         self._engine = LocalEngine(model, tokenizer, slots=slots, context=context)
@@ -139,10 +148,59 @@ class EmulatedEngine:
     async def load(self, folder: Path, label: str | None) -> None:
         """Loads the weights of a folder; see `_change`."""
         await self._change(lambda: load_published(self._model, folder), label)
+        self._forget()
 
     async def load_own(self) -> None:
         """Loads the weights that the server was started with."""
         await self._change(lambda: self._model.load_state_dict(self._initial_state))
+        self._forget()
+
+    async def load_adapters(self, name: str, folder: Path) -> None:
+        """Has it know adapters in peft's format. Raises SleuthError if it takes no such ones."""
+        if self.max_rank is None:
+            raise SleuthError("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+        if name in self.adapters:
+            raise SleuthError(f"The lora adapter '{name}' has already been loaded.")
+        if (rank := json.loads((folder / CONFIG).read_text())["r"]) > self.max_rank:
+            raise SleuthError(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}.")
+        self.adapters[name] = folder
+
+    async def unload_adapters(self, name: str) -> None:
+        """Forgets them. Raises SleuthError if it has none of this name."""
+        if name not in self.adapters:
+            raise SleuthError(f"The lora adapter '{name}' cannot be found.")
+        del self.adapters[name]
+
+    async def answer_with(self, adapter: str | None) -> None:
+        """Completions from now on are those with these adapters, or with none."""
+        async with self._switching:
+            if adapter != self._adapter:
+                await self._change(lambda: self._add(adapter))
+
+    def _add(self, adapter: str | None) -> None:
+        self._take_off()
+        self._adapter = adapter
+        if adapter is None:
+            return
+        folder = self.adapters[adapter]
+        config, factors = json.loads((folder / CONFIG).read_text()), load_file(folder / WEIGHTS_OF_ADAPTERS)
+        weights = self._model.state_dict()
+        for name in [name for name in factors if ".lora_A." in name]:
+            at = name.removeprefix(PREFIX).replace(".lora_A.", ".")
+            self._beneath[at] = weights[at].clone()
+            product = factors[name.replace(".lora_A.", ".lora_B.")] @ factors[name]
+            weights[at].add_(product, alpha=config["lora_alpha"] / config["r"])
+
+    def _take_off(self) -> None:
+        weights = self._model.state_dict()
+        for name, weight in self._beneath.items():
+            weights[name].copy_(weight)
+        self._forget()
+
+    def _forget(self) -> None:
+        """All weights are others now."""
+        self._adapter = None
+        self._beneath.clear()
 
     async def load_tensors(self, state: Mapping[str, torch.Tensor], source: str, label: str | None = None) -> None:
         """Loads these weights, whose `source` errors name; see `_change`."""
@@ -165,6 +223,8 @@ class EmulatedEngine:
         """Emulates a restart: aborts everything and restores the initial weights and label."""
         await self._drain(abort=True)
         await self._apply(lambda: self._model.load_state_dict(self._initial_state))
+        self.adapters.clear()
+        self._forget()
         self.label = INITIAL_WEIGHTS
         self._set_state(paused=False, asleep=frozenset())
 
@@ -282,6 +342,20 @@ class EngineEmulator(ABC):
     async def health(self, request: Request) -> Response:
         """Status 200 if the engine is running, else 503, without a body."""
         return Response(status_code=200 if self.engine.engine_thread.is_open else 503)
+
+    async def load_adapters(self, request: Request) -> Response:
+        """Both servers name its parameters alike."""
+        body = await request.json()
+        return await self.adapters_changed(self.engine.load_adapters(body["lora_name"], Path(body["lora_path"])))
+
+    async def unload_adapters(self, request: Request) -> Response:
+        """The same."""
+        body = await request.json()
+        return await self.adapters_changed(self.engine.unload_adapters(body["lora_name"]))
+
+    @abstractmethod
+    async def adapters_changed(self, change: Awaitable[None]) -> Response:
+        """Its answer."""
 
     async def logprobs(self, prompt: Sequence[int], completion: Completion, sampling: Sampling) -> Sequence[float]:
         """The log-probabilities of a completion as this server returns them: at temperature 1 for greedy ones."""

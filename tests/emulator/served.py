@@ -51,6 +51,7 @@ def emulated_server(
     slots: int = 32,
     raw: bool | None = None,
     transfers: Transfers | None = None,
+    max_rank: int | None = None,
     instead: Mapping[str, ASGIApp] | None = None,
     around: DispatchFunction | None = None,
     **faults: Any,
@@ -58,6 +59,7 @@ def emulated_server(
     """A server that uses `model` itself, which therefore must not be the learner's object. `instead` answers paths,
     `around` passes requests on."""
     engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, seconds=60)
+    engine.max_rank = max_rank
     app = emulator_app(kind, name, engine, faults=Faults(**faults), raw=raw, transfers=transfers)
     app.router.routes[:0] = [Route(path, answer) for path, answer in (instead or {}).items()]
     if around is not None:

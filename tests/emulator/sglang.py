@@ -8,6 +8,11 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
 - `POST /update_weights_from_disk` takes `model_path`, `weight_version`, `abort_all_requests` and `flush_cache` (true by
   default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
   requests under way. From then on the server calls the model by that path.
+- `POST /load_lora_adapter` with `lora_name` and `lora_path`, `POST /unload_lora_adapter` with `lora_name`: status 400
+  with `error_message` without `--enable-lora`, for a rank above `--max-lora-rank` and a name that is loaded already.
+  `GET /v1/models` lists adapters with `parent`, and a request names them as `lora_path`. `POST /update_weight_version`
+  with `new_version` aborts all requests unless `abort_all_requests` is false (0.5.23: entrypoints/http_server.py,
+  managers/tokenizer_control_mixin.py, lora/lora_manager.py).
 - Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`.
   `finish_reason.type` is then "abort".
@@ -22,6 +27,7 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +48,7 @@ from sleuth.types import SleuthError
 VERSION = "0.5.23"
 """The emulated version."""
 
-GENERATE = ("input_ids", "sampling_params", "return_logprob")
+GENERATE = ("input_ids", "sampling_params", "return_logprob", "lora_path")
 SAMPLING_PARAMS = (
     "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
     "presence_penalty", "stop", "stop_token_ids", "no_stop_trim", "skip_special_tokens",
@@ -74,6 +80,9 @@ class SglangEmulator(EngineEmulator):
             Route("/begin_weight_update", self._begin_update, methods=post),
             Route("/update_weights_from_tensor", self._update_from_tensor, methods=post),
             Route("/end_weight_update", self._end_update, methods=post),
+            Route("/load_lora_adapter", self.load_adapters, methods=post),
+            Route("/unload_lora_adapter", self.unload_adapters, methods=post),
+            Route("/update_weight_version", self._rename, methods=post),
             Route("/pause_generation", self._pause, methods=post),
             Route("/continue_generation", self._continue, methods=post),
             Route("/flush_cache", self._flush, methods=[*get, *post]),
@@ -94,6 +103,10 @@ class SglangEmulator(EngineEmulator):
         body = await read_body(request, GENERATE)
         params = field(body, "sampling_params", dict, {})
         require_known(params, SAMPLING_PARAMS)
+        adapter = field(body, "lora_path", str, None)
+        if adapter is not None and adapter not in self.engine.adapters:
+            raise Refused(400, f"Got LoRA adapter that has never been loaded: {adapter}", param="lora_path")
+        await self.engine.answer_with(adapter)
         prompt = prompt_of(body, "input_ids", self.engine)
         if len(prompt) >= (first := self.engine.context - SGLANG_RESERVED):
             line = f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length ({first} tokens)"
@@ -124,6 +137,14 @@ class SglangEmulator(EngineEmulator):
 
         return await cancel_on_disconnect(request, respond())
 
+    async def adapters_changed(self, change: Awaitable[None]) -> Response:
+        """See `EngineEmulator`."""
+        try:
+            await change
+        except SleuthError as error:
+            return JSONResponse({"success": False, "error_message": str(error)}, 400)
+        return JSONResponse({"success": True, "error_message": None})
+
     # -- training ----------------------------------------------------------------------------------------------------
 
     async def _update(self, request: Request) -> Response:
@@ -135,6 +156,13 @@ class SglangEmulator(EngineEmulator):
             return JSONResponse({"success": False, "message": str(error), "num_paused_requests": 0}, 400)
         self.name = folder
         return JSONResponse({"success": True, "message": "Succeeded to update.", "num_paused_requests": 0})
+
+    async def _rename(self, request: Request) -> Response:
+        body = await read_body(request, ("new_version", "abort_all_requests"))
+        if body.get("abort_all_requests", True):
+            raise Refused(400, "abort_all_requests: our engine supports only false")
+        self.engine.label = field(body, "new_version", str, self.engine.label)
+        return JSONResponse({"success": True, "new_version": self.engine.label})
 
     async def _begin_update(self, request: Request) -> Response:
         await read_body(request, ("selector",))

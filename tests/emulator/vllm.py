@@ -13,6 +13,11 @@ v0.14.0 and v0.32.0):
   prefix cache after a reload; it answers `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
+- `POST /v1/load_lora_adapter` with `lora_name` and `lora_path`, a folder in peft's format, `POST
+  /v1/unload_lora_adapter` with `lora_name`: only with `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1` and `--enable-lora`; of at
+  most `--max-lora-rank`, else status 500. `GET /v1/models` lists adapters with `parent`, and a completion names them as
+  `model`, else status 404 (0.32.0: entrypoints/serve/lora, entrypoints/openai/models/serving.py, lora/peft_helper.py).
+  What prefixes cached is kept by name and folder of the adapters.
 - Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
@@ -23,7 +28,8 @@ v0.14.0 and v0.32.0):
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +82,8 @@ class VllmEmulator(EngineEmulator):
             Route("/reset_prefix_cache", self._reset, methods=["POST"]),
             Route("/update_weight_version", self._rename, methods=["POST"]),
             Route("/weight_info", self._weight_info),
+            Route("/v1/load_lora_adapter", self.load_adapters, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", self.unload_adapters, methods=["POST"]),
             Route("/sleep", self._sleep, methods=["POST"]),
             Route("/wake_up", self._wake_up, methods=["POST"]),
             Route("/is_sleeping", self._is_sleeping),
@@ -86,8 +94,10 @@ class VllmEmulator(EngineEmulator):
 
     async def _complete(self, request: Request) -> Response:
         body = await read_body(request, COMPLETION)
-        if body.get("model", self.name) != self.name:
-            raise Refused(404, f"The model `{body['model']}` does not exist.", param="model")
+        name = body.get("model", self.name)
+        if name != self.name and name not in self.engine.adapters:
+            raise Refused(404, f"The model `{name}` does not exist.", param="model")
+        await self.engine.answer_with(None if name == self.name else name)
         number = next(self.numbers)
         prompt = prompt_of(body, "prompt", self.engine)
         sampling = sampling_of(body, self.engine, tokens="max_tokens", seed="seed", at=number)
@@ -111,6 +121,14 @@ class VllmEmulator(EngineEmulator):
             return self.fault_injector.after(number, JSONResponse(answer_body))
 
         return await cancel_on_disconnect(request, respond())
+
+    async def adapters_changed(self, change: Awaitable[None]) -> Response:
+        """See `EngineEmulator`."""
+        try:
+            await change
+        except SleuthError as error:
+            raise Refused(500, f"Call to add_lora method failed: {error}") from None
+        return Response("Success: LoRA adapter changed.")
 
     # -- training ----------------------------------------------------------------------------------------------------
 

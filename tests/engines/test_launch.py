@@ -90,6 +90,7 @@ def test_a_server_sees_its_card_and_not_the_place_of_the_trainer(tmp_path):
     longer = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     assert sglang == longer | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0"}  # no search on the hub
     assert launch("sglang").environment({}) == longer | {"SGLANG_USE_CPU_ENGINE": "1"}
+    assert launch(arguments=["--enable-lora"]).environment({})["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
     settings = launch(memory=1_500_000_000).environment({})
     assert (settings["VLLM_TARGET_DEVICE"], settings["VLLM_CPU_KVCACHE_SPACE"]) == ("cpu", "2")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import small_stages
 import torch
 from refusals import refused
 from run_files import rows
@@ -33,6 +34,20 @@ def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_
     assert (folder / "eval" / "trained.json").exists(), "the next stage begins with it"
 
 
+def test_with_servers_a_killed_run_continues_to_the_same_adapters(run, recipe_file, tmp_path, servers):
+    alone = servers("vllm", max_rank=8, slots=1)  # what else is in a batch moves the last digits
+    brief = (*BRIEF, small_stages.through(alone), 'stage.1.lora.targets="all-linear"')
+    whole = run(recipe_file, tmp_path / "whole", *brief)
+    run(recipe_file, tmp_path / "parts", *brief, "stage.1.stop_after=2")
+    resumed = run(recipe_file, tmp_path / "parts", *brief)
+    one, other = (load_file(folder / "adapter/adapter_model.safetensors") for folder in (whole, resumed))
+    assert one.keys() == other.keys()
+    assert all(torch.allclose(one[name], other[name], rtol=0, atol=1e-4) for name in one)
+    trained = [row for row in rows(tmp_path / "whole") if row["loss"]]
+    assert trained
+    assert all(abs(row["sampler_learner_kl"]) < 1e-8 for row in trained)
+
+
 @pytest.mark.slow
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run, finished, recipe_file, tmp_path):
     whole = finished(*BRIEF)
@@ -45,8 +60,8 @@ def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run, finished, rec
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("engine.urls=['http://127.0.0.1:1']", "needs the in-process engine"),
         ("embedding_learning_rate=1e-3", "embedding_learning_rate has no effect with lora"),
+        ("lora.targets=all_linear", 'stage.1.lora.targets = "all_linear": should be a list of layers, or "all-linear"'),
         ("lora.targets=['lm_head']", "stage.1 (grpo): lora.targets: the model has no layer 'lm_head' that can"),
     ],
 )

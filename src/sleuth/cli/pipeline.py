@@ -125,7 +125,7 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
                 loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
             lora = training[inputs.index].lora if inputs.index in training else None
             if lora is not None and inputs.linear_layers is not None:
-                require_targets(lora.targets, inputs.linear_layers)
+                require_targets(lora.layers(inputs.linear_layers), inputs.linear_layers)
             if (other := getattr(stage, "frozen_model", None)) is not None:  # the policy's own weights are loaded above
                 require_intact(Path(other), of_model)
             require_launchable(stage)

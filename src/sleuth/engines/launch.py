@@ -109,6 +109,8 @@ class Launch:
         kept = {name: value for name, value in kept.items() if not name.startswith("TORCHELASTIC_")}
         if self.kind == "vllm":
             settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+            if "--enable-lora" in self.arguments:
+                settings["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
             on_cpu = {
                 "VLLM_TARGET_DEVICE": "cpu",
                 "VLLM_CPU_KVCACHE_SPACE": str(max(1, math.ceil((self.memory or CPU_CACHE) / GB))),

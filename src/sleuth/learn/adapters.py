@@ -6,7 +6,7 @@ model, which any loader reads, and the adapters separately in peft's format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class Adapters:
 
     rank: int
     alpha: float
-    targets: tuple[str, ...]
+    targets: Sequence[str]
 
 
 def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> None:
@@ -91,7 +91,7 @@ def load_adapters(model: PreTrainedModel, checkpoint: Path) -> None:
     if not file.exists():
         raise SleuthError(f"{file}: does not exist; this checkpoint was not trained with lora")
     saved = load_file(file)
-    own = {_name_in_file(name): weight for name, weight in _adapters_of(model)}
+    own = adapter_state(model)
     if {name: weight.shape for name, weight in saved.items()} != {name: weight.shape for name, weight in own.items()}:
         raise SleuthError(f"{file}: its adapters do not match the recipe; lora must stay unchanged")
     with torch.no_grad():
@@ -106,32 +106,42 @@ def write_model(model: PreTrainedModel, folder: Path) -> None:
         model.save_pretrained(folder)
         return
     model.save_pretrained(folder, state_dict=merged_state(model))
-    (folder / ADAPTER).mkdir()
+    write_adapters(model, folder / ADAPTER)
+
+
+def write_adapters(model: PreTrainedModel, folder: Path) -> None:
+    """Writes the adapters of a model into a new folder, in peft's format."""
+    folder.mkdir()
     config: Any = getattr(model, "peft_config")["default"]  # noqa: B009
     config.base_model_name_or_path = model.name_or_path
     config.inference_mode = True
-    config.save_pretrained(folder / ADAPTER)
-    weights = {_name_in_file(name): weight.detach().cpu().contiguous() for name, weight in _adapters_of(model)}
-    save_file(weights, folder / ADAPTER / WEIGHTS, metadata={"format": "pt"})
+    config.save_pretrained(folder)
+    weights = {name: weight.detach().cpu().contiguous() for name, weight in adapter_state(model).items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The adapters' weights by their names in peft's files; empty without any.
+
+    `model.layers.0.mlp.up_proj.lora_A.default.weight` is `base_model.model.model.layers...up_proj.lora_A.weight` there.
+    """
+    named = ((name, weight) for name, weight in model.named_parameters() if ".lora_" in name)
+    return {PREFIX + name.replace(".default.", "."): weight for name, weight in named}
+
+
+def base_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The state of the model that the adapters were added to."""
+    return {name.replace(BASE, "."): value for name, value in model.state_dict().items() if ".lora_" not in name}
 
 
 @torch.no_grad()
 def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
     """The state of an equivalent model without adapters: W + alpha / rank B A, added in fp32."""
-    state = {name: value for name, value in model.state_dict().items() if ".lora_" not in name}
+    state = base_state(model)
     for name, module in model.named_modules():
-        if f"{name}{BASE}weight" in state:
+        if hasattr(module, "lora_B"):
             layer: Any = module
             product = layer.lora_B["default"].weight.float() @ layer.lora_A["default"].weight.float()
-            weight = state[f"{name}{BASE}weight"]
-            state[f"{name}{BASE}weight"] = (weight.float() + layer.scaling["default"] * product).to(weight.dtype)
-    return {name.replace(BASE, "."): value for name, value in state.items()}
-
-
-def _adapters_of(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    return ((name, weight) for name, weight in model.named_parameters() if ".lora_" in name)
-
-
-def _name_in_file(name: str) -> str:
-    """`model.layers.0.mlp.up_proj.lora_A.default.weight` -> `base_model.model.model.layers...up_proj.lora_A.weight`."""
-    return PREFIX + name.replace(".default.", ".")
+            weight = state[f"{name}.weight"]
+            state[f"{name}.weight"] = (weight.float() + layer.scaling["default"] * product).to(weight.dtype)
+    return state

@@ -95,11 +95,12 @@ class ModelShape:
 
     def adapters(self, lora: LoraRecipe) -> int:
         """Weights of low-rank adapters. Raises SleuthError for a layer that the model lacks."""
-        if missing := [name for name in lora.targets if name not in self.matrices]:
+        targets = lora.layers(list(self.matrices))
+        if missing := [name for name in targets if name not in self.matrices]:
             raise SleuthError(
                 f"lora.targets: the plan knows no layer {missing[0]!r}; it knows {', '.join(self.matrices)}"
             )
-        return self.layers * lora.rank * sum(sum(self.matrices[name]) for name in lora.targets)
+        return self.layers * lora.rank * sum(sum(self.matrices[name]) for name in targets)
 
     def bytes_per_token(self, size: int) -> int:
         """Bytes of a token's keys and values in all layers, for elements of `size` bytes."""

@@ -234,8 +234,6 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     @combination
     def _updates_fit(self) -> Iterator[str]:
         size, loss = self.prompts_per_update, self.loss
-        if self.engine is not None and self.lora is not None:
-            yield "lora needs the in-process engine; remove [stage.engine] or lora"
         lag = self.engine.max_policy_lag if self.engine is not None else 0
         if lag and loss.old_logprobs == "learner" and loss.tis_cap is None:
             yield (

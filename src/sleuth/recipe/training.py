@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from pydantic_core import PydanticCustomError
 
 from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.envs import RefinerEnvTable
@@ -107,6 +116,15 @@ class InitRecipe(StrictModel):
             yield f"vocabulary = {self.vocabulary} has no room for the single bytes; set {LEAST_VOCABULARY} or more"
 
 
+ALL_LINEAR = "all-linear"
+
+
+def _one_target(targets: Any) -> Any:
+    if isinstance(targets, str) and targets != ALL_LINEAR:
+        raise PydanticCustomError("targets", f'should be a list of layers, or "{ALL_LINEAR}"')
+    return [targets] if isinstance(targets, str) else targets
+
+
 class LoraRecipe(StrictModel):
     """Low-rank adapters (arXiv:2106.09685) on frozen weights; needs `pip install "sleuth[lora]"`. Checkpoints hold the
     merged model, and the adapters in peft's format."""
@@ -115,7 +133,7 @@ class LoraRecipe(StrictModel):
     """Rank of the adapters."""
     alpha: PositiveFloat = 32.0
     """Adapters are scaled by alpha / rank."""
-    targets: Annotated[Row[str], Field(min_length=1)] = (
+    targets: Annotated[Row[str], Field(min_length=1), BeforeValidator(_one_target)] = (
         "q_proj",
         "k_proj",
         "v_proj",
@@ -124,7 +142,11 @@ class LoraRecipe(StrictModel):
         "up_proj",
         "down_proj",
     )
-    """Names of the linear layers that get adapters."""
+    """Names of the linear layers that get adapters; or "all-linear": all but the output head."""
+
+    def layers(self, linear: Sequence[str]) -> Sequence[str]:
+        """The targets in a model with these `linear` layers, some of which it may lack."""
+        return linear if self.targets == (ALL_LINEAR,) else self.targets
 
 
 class TrainingRecipe(StageFields):

@@ -11,7 +11,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.answers.factory import rightness
-from sleuth.learn.adapters import Adapters, add_adapters, load_adapters
+from sleuth.learn.adapters import Adapters, adaptable_layers, add_adapters, load_adapters
 from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
 from sleuth.learn.losses import FunctionAdvantages, FunctionLoss, PolicyLoss
 from sleuth.learn.master_weights import Holding, MasterWeights
@@ -52,7 +52,8 @@ def adapt(context: StageContext, model: PreTrainedModel, saved: Saved | None = N
     if lora is None:
         return
     seed = random.Random(f"adapters {context.key}").getrandbits(63)
-    add_adapters(model, Adapters(rank=lora.rank, alpha=lora.alpha, targets=lora.targets), seed=seed)
+    targets = lora.layers(adaptable_layers(model))
+    add_adapters(model, Adapters(rank=lora.rank, alpha=lora.alpha, targets=targets), seed=seed)
     if saved is not None:
         load_adapters(model, saved.checkpoint)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pools import Pools, asked, move, require_same_turns
-from real_vllm import RealVllm, require_every_episode_once, running
+from real_vllm import ADAPTED, RealVllm, require_every_episode_once, running
 
 from sleuth.convert.merge import merge_shards
 from sleuth.engines.remote.http_client import HttpClient
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.servers
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 CONTEXT = 512
+LORA = ("stage.1.lora={ rank = 8, alpha = 16.0 }", "stage.1.learning_rate=5e-3")
 UNSHARED = {"connection": "close"}  # a server that is short of cores may close an idle connection while it is used
 LIMITS = {"requests_at_once": 64, "seconds": 60.0, "unavailable_timeout": 300.0}
 
@@ -48,6 +49,11 @@ def vllm(tmp_path_factory) -> Iterator[RealVllm]:
 @pytest.fixture(scope="module")
 def tied_vllm(tmp_path_factory) -> Iterator[RealVllm]:
     yield from running(BASE, tmp_path_factory.mktemp("tied"))
+
+
+@pytest.fixture(scope="module")
+def adapted_vllm(tmp_path_factory) -> Iterator[RealVllm]:
+    yield from running(BASE, tmp_path_factory.mktemp("adapted"), ADAPTED)
 
 
 @pytest.fixture
@@ -233,10 +239,22 @@ def test_a_run_learns_from_its_own_weights_at_every_step(vllm, recipe_file, run,
     assert sum(step["servers_reloaded"] for step in steps) == 0
 
 
-def test_a_killed_server_costs_turns_and_no_episode(vllm, recipe_file, run, tmp_path):
+def test_a_run_with_adapters_sends_nothing_else_after_the_first_step(adapted_vllm, recipe_file, run, tmp_path):
+    """Whole weights were sent before them, once, and after the run for its evaluation."""
+    pytest.importorskip("peft")
+    run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{adapted_vllm.url}']}}", *LORA)
+    require_every_episode_once(tmp_path / "run")
+    sent = [file.name for file in (tmp_path / "run" / "weights").rglob("*.safetensors")]
+    assert sorted(sent) == ["adapter_model.safetensors", "model.safetensors"]
+    assert "takes no weights as adapters" not in (tmp_path / "run" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(("served", "lora"), [("vllm", ()), ("adapted_vllm", LORA)])
+def test_a_killed_server_costs_turns_and_no_episode(request, recipe_file, run, tmp_path, served, lora):
+    vllm = request.getfixturevalue(served)
     killing = threading.Thread(target=kill_while_generating, args=(vllm, tmp_path / "run" / "metrics.jsonl"))
     killing.start()
-    run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{vllm.url}']}}")
+    run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{vllm.url}']}}", *lora)
     killing.join()
     steps = require_every_episode_once(tmp_path / "run")
     assert sum(step["turns_redrawn"] for step in steps) > 0

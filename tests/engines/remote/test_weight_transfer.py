@@ -21,7 +21,7 @@ from emulator.sglang import SglangEmulator
 from pools import move, require_equal
 from starlette.responses import JSONResponse
 
-from sleuth.engines.remote.pool import PoolLimits, from_memory, is_on_card
+from sleuth.engines.remote.pool import PoolLimits, is_on_card, transfer_to
 from sleuth.engines.remote.published import checksum, publish, published_in_memory
 from sleuth.engines.remote.server import discover_server
 from sleuth.engines.remote.weight_transfer import GroupError, NcclGroup
@@ -81,7 +81,7 @@ def test_weights_that_may_change_while_a_server_loads_go_through_the_folder(
     [server] = servers("vllm", transfers="broadcast")
     found = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
     limits = PoolLimits(requests_at_once=1, seconds=1, unavailable_timeout=1, sleeps=sleeps, max_policy_lag=lag)
-    assert from_memory([found], learner, limits) == expected
+    assert transfer_to([found], learner, limits) == expected
     assert found.as_json()["broadcast"]
 
 

@@ -21,6 +21,7 @@ from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.sampling import max_new_tokens, whole_chunk
 from sleuth.host.connections import Replicas
+from sleuth.learn.adapters import has_adapters
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -105,7 +106,7 @@ class PoolEngine:
             temperature=temperature,
             log=log if ranks.first else self._lines.append,
             ranks=ranks,
-            from_memory=from_memory(servers, model, limits) if ranks.alone else None,
+            transfer=transfer_to(servers, model, limits) if ranks.alone else None,
         )
         self._health = Replicas([server.url for server in servers])
         self._replicas = [EngineReplica(*pair) for pair in zip(servers, self._health.members, strict=True)]
@@ -387,16 +388,18 @@ def joined(raw: RawCompletion, more: RawCompletion) -> RawCompletion:
     return replace(more, tokens=raw.tokens + more.tokens, logprobs=logprobs)
 
 
-def from_memory(servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits) -> Transfer | None:
-    """How servers take weights without a folder, which only those of a card can. They load, also when they come back,
-    while the learner rests: those that share its card always, others unless the policy lags."""
-    if not is_on_card(model):
-        return None
+def transfer_to(servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits) -> Transfer | None:
+    """How servers take weights otherwise than whole from a folder: those of a card from memory, any the adapters alone.
+    They load, also when they come back, while the learner rests: those that share its card always, others unless the
+    policy lags."""
     if limits.sleeps:
         here = all(urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1") for server in servers)
-        return "from memory" if here else None
-    takes = all(server.broadcast for server in servers)
-    return "by broadcast" if takes and not limits.max_policy_lag else None
+        return "from memory" if here and is_on_card(model) else None
+    if limits.max_policy_lag:
+        return None
+    if is_on_card(model) and all(server.broadcast for server in servers):
+        return "by broadcast"
+    return "as adapters" if has_adapters(model) else None
 
 
 def is_on_card(model: PreTrainedModel) -> bool:

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel
 
-from sleuth.engines.remote.http_client import HttpClientError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError
 from sleuth.host.atomic import replacing_folder
+from sleuth.learn.adapters import ADAPTER, adapter_state, base_state, merged_state, write_adapters
 from sleuth.types import SleuthError
 
 INITIAL_WEIGHTS = "default"
@@ -30,6 +32,10 @@ HASHED_BYTES = 2**26
 """Bytes of a tensor that one core hashes at a time."""
 
 
+Part = Literal["merged", "base", "adapters"]
+"""What servers are given of a model with adapters: all merged, or what it began with and from then on the adapters."""
+
+
 class NotLoadedError(HttpClientError):
     """The server could not load the weights; the message is the server's own."""
 
@@ -41,7 +47,7 @@ class EndedError(HttpClientError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """One version of the weights, in its own folder. `version` counts the learner's updates, `sha256` is that of
-    `checksum`.
+    `checksum`; of a model with adapters it is theirs alone, however they are given to a server.
 
     `reload` is unique to a load on a server that had lost them: "" at first, then `.RANK.COUNT`.
     `Published(path=Path("/shared/weights/000012-5f1c09aa83d2"), version=12, sha256="5f1c09aa83d2...")`.
@@ -63,20 +69,25 @@ def same_weights(label: str, other: str) -> bool:
     return label.partition(".")[0] == other.partition(".")[0]
 
 
-def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
+def publish(model: PreTrainedModel, shared: Path, version: int, part: Part = "merged") -> Published:
     """Writes the model's weights into a new folder below `shared` and removes older ones. Tied weights are written
-    under each of their names.
+    under each of their names, adapters alone into a folder of their own in it.
 
     A folder's weights never change: vLLM was seen to serve from a cache after the files under a known name had changed
     (its issue 32718). Raises SleuthError if they cannot be written.
     """
-    aside, state = shared / f"{version:06d}", _untied_state(model)
+    aside = shared / f"{version:06d}"
+    state = adapter_state(model) if part == "adapters" else _untied_state(model, part)
     try:
         with replacing_folder(aside, synced=False) as partial, ThreadPoolExecutor(1) as hashing:
             hashed = hashing.submit(checksum, state)
-            model.save_pretrained(partial, state_dict=dict(state))  # a copy: saving empties the dict it is given
-            published = _named(shared, version, hashed.result())
-            card = {"version": version, "sha256": published.sha256}
+            if part == "adapters":
+                write_adapters(model, partial / ADAPTER)
+            else:
+                model.save_pretrained(partial, state_dict=dict(state))  # a copy: saving empties the dict it is given
+            adapters = adapter_state(model) if part == "merged" else None
+            published = _named(shared, version, checksum(adapters) if adapters else hashed.result())
+            card = {"version": version, "sha256": hashed.result()}
             (partial / CARD).write_text(json.dumps(card) + "\n", encoding="utf-8")
         shutil.rmtree(published.path, ignore_errors=True)
         aside.rename(published.path)
@@ -89,22 +100,32 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
     return published
 
 
+async def load_adapters(client: HttpClient, published: Published, prefix: str = "") -> None:
+    """Has a server load published adapters, under their label and in place of all that it has, by the calls that vLLM
+    and SGLang name alike below `prefix`. Raises HttpClientError."""
+    for card in (await client.get("/v1/models"))["data"]:
+        if card.get("parent"):  # it is no model, but adapters of one
+            await client.post(f"{prefix}/unload_lora_adapter", {"lora_name": card["id"]}, seconds=LOAD_SECONDS)
+    body = {"lora_name": published.label, "lora_path": str(published.path / ADAPTER)}
+    await client.post(f"{prefix}/load_lora_adapter", body, seconds=LOAD_SECONDS)
+
+
 def published_in_memory(model: PreTrainedModel, shared: Path, version: int) -> Published:
     """What `publish` would return; nothing is written."""
-    return _named(shared, version, checksum(_untied_state(model)))
+    return _named(shared, version, checksum(adapter_state(model) or _untied_state(model)))
 
 
 def _named(shared: Path, version: int, sha256: str) -> Published:
     return Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
 
 
-def _untied_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The model's weights by name, with copies where two names share one tensor.
+def _untied_state(model: PreTrainedModel, part: Part = "merged") -> dict[str, torch.Tensor]:
+    """The model's weights by name, adapters merged or left out, with copies where two names share one tensor.
 
     Servers of an untied copy need `lm_head.weight`. So does a vLLM for CPUs that serves a tied model: it packs the
     output weights anew only when it loads them under their own name (seen with 0.32.0).
     """
-    state, seen = model.state_dict(), set[int]()
+    state, seen = base_state(model) if part == "base" else merged_state(model), set[int]()
     for name, weight in state.items():
         if weight.data_ptr() in seen:
             state[name] = weight.to("cpu", copy=True)

@@ -35,7 +35,7 @@ from sleuth.engines.remote.http_client import (
     RefusedError,
     ServerFailedError,
 )
-from sleuth.engines.remote.published import LOAD_SECONDS, EndedError, NotLoadedError, Published
+from sleuth.engines.remote.published import LOAD_SECONDS, EndedError, NotLoadedError, Published, load_adapters
 from sleuth.engines.remote.weight_transfer import Transfer, shared_weights
 from sleuth.engines.sampling import request_seed
 from sleuth.types import Sampling
@@ -48,10 +48,11 @@ ONE_CARD = {"device": "cuda", "tp_size": 1, "pp_size": 1, "dp_size": 1}
 @dataclass(frozen=True, slots=True)
 class Sglang:
     """The API for the served model `model`. `scaled`: log-probabilities are those after temperature. To sleep, it needs
-    `--enable-memory-saver`. What each method does is said at `Vllm`."""
+    `--enable-memory-saver`, and to load adapters `--enable-lora`. What each method does is said at `Vllm`."""
 
     model: str
     scaled: bool = True
+    adapter: str = ""
 
     path = "/generate"
     details = "/server_info"
@@ -64,7 +65,8 @@ class Sglang:
         params = {"max_new_tokens": limit, **sampling_parameters(sampling, eos_ids), "no_stop_trim": True}
         if sampling.temperature:
             params["sampling_seed"] = request_seed(sampling.key)
-        return {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True}
+        adapter = {"lora_path": self.adapter} if self.adapter else {}
+        return {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True, **adapter}
 
     def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
         """The parsed answer."""
@@ -105,7 +107,16 @@ class Sglang:
         await self._resume(client)
 
     async def receive(self, client: HttpClient, published: Published, model: PreTrainedModel, by: Transfer) -> None:
-        """Takes weights from memory. The handles of a card's memory would end a server that cannot read them."""
+        """Takes weights from memory, or adapters. The handles of a card's memory would end a server that cannot read
+        them."""
+        if by == "as adapters":
+            try:
+                await load_adapters(client, published)
+                label = {"new_version": published.label, "abort_all_requests": False}
+                await client.post("/update_weight_version", label)
+            except (RefusedError, ServerFailedError) as error:
+                raise NotLoadedError(f"takes no weights {by} ({error})") from None
+            return
         info = await client.get(self.details)
         found = {name: info.get(name) for name in ONE_CARD} if isinstance(info, dict) else {}
         if found != ONE_CARD:

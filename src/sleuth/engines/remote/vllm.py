@@ -34,7 +34,14 @@ from sleuth.engines.remote.http_client import (
     RefusedError,
     ServerFailedError,
 )
-from sleuth.engines.remote.published import INITIAL_WEIGHTS, LOAD_SECONDS, EndedError, NotLoadedError, Published
+from sleuth.engines.remote.published import (
+    INITIAL_WEIGHTS,
+    LOAD_SECONDS,
+    EndedError,
+    NotLoadedError,
+    Published,
+    load_adapters,
+)
 from sleuth.engines.remote.weight_transfer import (
     ID_FIELD,
     BroadcastWeights,
@@ -52,10 +59,13 @@ FAILED = (RefusedError, ServerFailedError)
 @dataclass(frozen=True, slots=True)
 class Vllm:
     """The API for the served model `model`. `scaled`: log-probabilities are those after temperature. To load weights it
-    needs `VLLM_SERVER_DEV_MODE=1`; to sleep, `--enable-sleep-mode` too. Requests raise HttpClientError on failure."""
+    needs `VLLM_SERVER_DEV_MODE=1`; to sleep, `--enable-sleep-mode` too; to load adapters `--enable-lora` and
+    `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`. Requests name `adapter` if there is one, and raise HttpClientError on
+    failure."""
 
     model: str
     scaled: bool = False
+    adapter: str = ""
 
     path = "/v1/completions"
     details = "/version"
@@ -69,7 +79,7 @@ class Vllm:
         """A request to continue `prompt` by at most `limit` tokens, up to a stop string or one of `eos_ids`."""
         seed = {"seed": request_seed(sampling.key)} if sampling.temperature else {}
         return {
-            "model": self.model,
+            "model": self.adapter or self.model,
             "prompt": list(prompt),
             "max_tokens": limit,
             **sampling_parameters(sampling, eos_ids),
@@ -111,12 +121,14 @@ class Vllm:
         await self._adopt(client, published.label)
 
     async def receive(self, client: HttpClient, published: Published, model: PreTrainedModel, by: Transfer) -> None:
-        """As `load`, from the memory of this process. Raises NotLoadedError if the server takes none, after which it
-        may be paused and `load` can follow, and EndedError if it may have ended by them."""
+        """As `load`, in another way. Raises NotLoadedError if the server takes none, after which it may be paused and
+        `load` can follow, and EndedError if it may have ended by them."""
         await self._pause(client)
-        take = self._take_shared if by == "from memory" else self._take_broadcast
         try:
-            await take(client, model)
+            if by == "as adapters":
+                await load_adapters(client, published, "/v1")
+            else:
+                await (self._take_shared if by == "from memory" else self._take_broadcast)(client, model)
         except (*FAILED, GroupError) as error:
             for path in ("/finish_weight_update", "/shutdown_weight_transfer_engine"):
                 with suppress(HttpClientError):

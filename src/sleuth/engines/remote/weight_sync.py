@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
@@ -141,7 +142,13 @@ class EngineReplica:
         api, loads, before = self.api, self.loads, self.label
         self._in_progress += 1
         try:
-            answer = await self.client.post(api.path, api.body(tokens, sampling, limit=limit, eos_ids=eos_ids))
+            body = api.body(tokens, sampling, limit=limit, eos_ids=eos_ids)
+            try:
+                answer = await self.client.post(api.path, body)
+            except RefusedError as error:  # a server that has restarted knows no adapter
+                if not api.adapter or await self.weights() == before:
+                    raise
+                raise LostResponseError(f"has lost the adapters of the run ({error})") from None
             if answer is None:
                 raise LostResponseError("answered with something that is not JSON")
             try:
@@ -205,8 +212,8 @@ class WeightSync:
     """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
     and got them again.
 
-    With `from_memory` servers take them from the learner's memory, if they can. The learner must not change them while
-    servers load, which they also do when they come back.
+    With a `transfer` servers take them in this way, if they can. The learner must not change them while servers load,
+    which they also do when they come back.
 
     Of several `ranks`, which must all see the folder, the first one publishes, and each reloads a server that it finds
     without the weights. A reload has a label of its own, so that the turns of other ranks during it are discarded."""
@@ -221,7 +228,7 @@ class WeightSync:
         temperature: float,
         log: Callable[[str], None],
         ranks: Ranks = ALONE,
-        from_memory: Transfer | None = None,
+        transfer: Transfer | None = None,
     ) -> None:
         self.reloaded = 0
         self._model = model
@@ -231,16 +238,18 @@ class WeightSync:
         self._temperature = temperature
         self._log = log
         self._ranks = ranks
-        self._from_memory: Transfer | None = from_memory
+        self._transfer: Transfer | None = transfer
         self._written = False
         self._published: Published | None = None
+        self._published_base: Published | None = None
 
     def write(self, version: int) -> Published:
         """Writes the current weights into the folder as `version`; all ranks call it, and the first one writes. Weights
-        that servers take from memory are only named, and written if one of them does not. Servers should have them once
-        `adopt` was called."""
-        self._written = self._from_memory is None
-        make = publish if self._written else published_in_memory
+        that servers take in another way are only named, but for adapters, and written if one of them does not. Servers
+        should have them once `adopt` was called."""
+        self._written = self._transfer is None
+        make = partial(publish, part="adapters") if self._transfer == "as adapters" else published_in_memory
+        make = publish if self._written else make
         return self._ranks.broadcast(lambda: make(self._model, self._shared, version))
 
     def adopt(self, published: Published) -> None:
@@ -344,7 +353,7 @@ class WeightSync:
         try:
             if replica.asleep:
                 await api.reserve(replica.client)
-            if not await self._loaded_from_memory(replica, published):
+            if not await self._received(replica, published):
                 await api.load(replica.client, published)
             if replica.asleep:
                 await api.wake(replica.client)
@@ -354,22 +363,33 @@ class WeightSync:
             ) from None
         replica.load_finished, replica.asleep, replica.label = True, False, published.label
 
-    async def _loaded_from_memory(self, replica: EngineReplica, published: Published) -> bool:
-        """Whether the server took the weights from this process's memory. Otherwise they are in the folder. Raises
+    async def _received(self, replica: EngineReplica, published: Published) -> bool:
+        """Whether the server took the weights otherwise than whole from the folder, where they are then. Raises
         HttpClientError if it does not answer; if the weights may have ended it, it will get the folder."""
-        if self._from_memory:
+        by, api = self._transfer, replica.api
+        if by is not None:
             try:
-                await replica.api.receive(replica.client, published, self._model, self._from_memory)
+                if by == "as adapters" and replica.label != await replica.weights():  # new to this stage, or restarted
+                    await api.load(replica.client, self._base())
+                await api.receive(replica.client, published, self._model, by)
+                replica.api = replace(api, adapter=published.label if by == "as adapters" else "")
                 return True
             except (NotLoadedError, EndedError) as error:
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
-                self._from_memory = None
+                self._transfer = None
                 if isinstance(error, EndedError):
                     raise
+        replica.api = replace(api, adapter="")
         if not self._written:
             publish(self._model, self._shared, published.version)
             self._written = True
         return False
+
+    def _base(self) -> Published:
+        """The weights to which the adapters are added, whole, which a server takes before the first of them."""
+        if self._published_base is None or not self._published_base.path.exists():
+            self._published_base = publish(self._model, self._shared, self.published.version, "base")
+        return self._published_base
 
     async def _check_weights(self, replica: EngineReplica) -> None:
         """Compares the log-probabilities of a short completion with the learner's. Raises SleuthError if they differ

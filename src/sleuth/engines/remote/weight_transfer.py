@@ -39,8 +39,11 @@ from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 from transformers import PreTrainedModel
 
-Transfer = Literal["from memory", "by broadcast"]
-"""How a server takes weights without a folder: of its own card, or of another one."""
+from sleuth.learn.adapters import merged_state
+
+Transfer = Literal["from memory", "by broadcast", "as adapters"]
+"""How a server takes weights otherwise than whole from a folder: from its own card, from another one, or the adapters
+alone from a folder, over weights that it has once taken whole."""
 CARD_ARGUMENT = 6
 """The place of the card among the arguments of `rebuild_cuda_tensor`."""
 ID_FIELD = "nccl_unique_id_b64"
@@ -70,8 +73,8 @@ class SharedWeights:
 
 
 def weights_by_name(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A model's weights; tied ones have both names, as servers of an untied copy need."""
-    return {name: weight.detach().contiguous() for name, weight in model.state_dict().items()}
+    """A model's weights, adapters merged; tied ones have both names, as servers of an untied copy need."""
+    return {name: weight.detach().contiguous() for name, weight in merged_state(model).items()}
 
 
 def update_info_of(weights: Mapping[str, Tensor]) -> dict[str, list[Any]]:
