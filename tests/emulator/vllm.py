@@ -28,8 +28,7 @@ v0.14.0 and v0.32.0):
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Coroutine
 from pathlib import Path
 from typing import Any
 

@@ -19,9 +19,8 @@ import verifiers.v1 as vf
 from harness import config_of, offline_uv, replied
 from verifiers.v1.utils.loaders import resolve_env_config
 
-from sleuth.answers.tables import agent_score
+from sleuth.answers.tables import EnvironmentReward
 from sleuth.data.streamed import StreamRecipe
-from sleuth.dialect import dialect_of
 from sleuth.episodes.agent import agent_setting
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.episodes.tables import AgentEnvRecipe
@@ -107,7 +106,7 @@ def test_200_episodes_of_an_environment_have_the_rewards_that_verifiers_gives_th
         theirs = played_by_verifiers(env, server.url, samples)
     episodes = played(env, answer, samples)
     assert [len(episode.trajectories) for episode in episodes] == [1] * 200
-    ours = [agent_score(episode, dialect_of("chat")) for episode in episodes]
+    ours = [EnvironmentReward().score(episode).value for episode in episodes]
     assert ours == theirs
     assert len(set(theirs)) >= 5
 
@@ -130,7 +129,7 @@ def test_a_taskset_with_a_tool_is_played_by_the_harness_of_verifiers(
         ),
         samples=2,
     )
-    assert [agent_score(episode, dialect_of("chat")) for episode in (right, wrong)] == [1.0, 0.0]
+    assert [EnvironmentReward().score(episode).value for episode in (right, wrong)] == [1.0, 0.0]
     [trajectory] = right.trajectories
     call, answer = trajectory.actions
     assert (call.kind, call.result, answer.text) == ("call", "42", "42")

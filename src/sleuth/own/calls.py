@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from numbers import Real
 from threading import Lock, Thread
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from sleuth.own.commands import AgentCommand
@@ -45,7 +45,7 @@ class Caller:
     def __init__(
         self, function: UserFunction | AgentCommand, *, seconds: float, delays_engine: bool = False, at_once: int = 1
     ) -> None:
-        self.function = function
+        self.function = cast("UserFunction", function)  # a command has what a caller needs of one: call, error, raised
         self.seconds = seconds
         self.delays_engine = delays_engine
         self._threads = _Threads(at_once)
