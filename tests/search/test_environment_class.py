@@ -125,6 +125,14 @@ class BadEnd(Counter):
     @done.setter
     def done(self, value):
         pass
+
+class DoneMethod(WithTask):
+    def done(self) -> bool:
+        """Whether it is read."""
+        return True
+
+class DoneText(WithTask):
+    done = "no"
 '''
 Settings = Callable[..., ToolSetting]
 
@@ -256,6 +264,8 @@ def test_a_tool_that_deletes_its_object_is_an_error_that_the_policy_reads_and_no
         ("Needs", "counting.py:72: Needs.reset: takes board, and the row has seed, id, question, golden_answers, "),
         ("Fails", "counting.py:77: Fails.reset: KeyError: 2"),
         ("BadEnd", "counting.py:98: BadEnd: RuntimeError: no end"),
+        ("DoneMethod", "counting.py:105: DoneMethod.done: has done = <bound method DoneMethod.done of <counting.D"),
+        ("DoneText", "counting.py:109: DoneText: has done = 'no'; expected True or False, an attribute or a property"),
     ],
 )
 def test_what_fails_before_or_after_a_turn_ends_the_episode_without_a_score(
@@ -269,7 +279,7 @@ def test_what_fails_before_or_after_a_turn_ends_the_episode_without_a_score(
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (["Empty"], "counting.py:79: Empty: has no tool: a tool is a public method other than reset, close, score"),
+        (["Empty"], "counting.py:79: Empty: has no tool: a tool is a public method other than reset, done, close,"),
         (
             ["Undocumented"],
             "counting.py:84: Undocumented.add: Cannot generate JSON schema for add because it has no doc",
