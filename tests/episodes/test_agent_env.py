@@ -613,7 +613,7 @@ def test_a_command_plays_and_its_last_line_is_its_result(
         ("forgets", "printed 'noise' as its last line; expected {"),
         ("both", 'printed \'{"score": 1, "answer": "42"}\' as its last line; expected {'),
         ("'scores text'", 'printed \'{"score": "1"}\' as its last line; expected {'),
-        ("'answers a number'", 'printed \'{"answer": 42}\' as its last line; expected {'),
+        ("'answers a number'", "printed '{\"answer\": 42}' as its last line; expected {"),
     ],
 )
 def test_a_command_that_goes_wrong_has_no_score_and_says_why(

@@ -245,7 +245,11 @@ EXPECTED = "expected (observation, reward, terminated, truncated, info), or a re
         ("Walk", "odd reward", f"walked.py:11: Walk.step: returned ('x', nan, False, False, {{}}); {EXPECTED}"),
         ("Walk", "number", "walked.py:11: Walk.step: returned an observation that is 4; expected text: return (env"),
         ("Silent", "", "walked.py:29: Silent.reset: returned an observation that is 7; expected text: return (env"),
-        ("Mute", "", "walked.py:33: Mute.reset: returned an empty observation, so that the policy would have no prompt"),
+        (
+            "Mute",
+            "",
+            "walked.py:33: Mute.reset: returned an empty observation, so that the policy would have no prompt",
+        ),
         ("half", "", "walked.py:39: half: made a tuple; expected an environment, or (environment, to_action, to_text)"),
     ],
 )
@@ -272,7 +276,7 @@ def test_a_checkpoint_is_asked_with_the_messages_and_limits_of_its_training(fold
     setting = table.setting(tokenizer, [TASK])
     card = setting.protocol("strict", 500)
     tokenizer.save_pretrained(checkpoint := folder / "run" / "checkpoints" / "step-000001")
-    again = trained_setting(card, str(checkpoint), ())
+    again = trained_setting(card, str(checkpoint))
     opening = asyncio.run(again.env(TASK).open())
     assert opening == asyncio.run(setting.env(TASK).open())
     assert (opening.max_tokens, opening.pieces[0].text) == (7, "<|im_start|>user\n")
