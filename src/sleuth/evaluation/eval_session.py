@@ -267,8 +267,7 @@ def open_eval_session(
             own = chat_setting(card, load_tokenizer(model))
         else:
             own = trained_setting(card, model)
-            paid = card.reward.parts if card.reward is not None else ()
-            rewards += [EnvironmentRewardRecipe(kind="environment") for part in paid if part.kind == "environment"]
+            rewards = [EnvironmentRewardRecipe(kind="environment")] if card.has_own_score else []
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)

@@ -87,7 +87,7 @@ def checkpoint(made) -> Path:
     return made / "run/checkpoints/step-000001"
 
 
-def test_the_agent_is_evaluated_as_by_the_stage_of_its_run(made, checkpoint):
+def test_the_agent_is_evaluated_as_by_the_stage_of_its_run(made, checkpoint, tmp_path):
     questions = made / "asked.jsonl"
     printed = printed_json("eval", checkpoint, "--questions", questions, "--allow-code")
     stage = evaluation(made / "run", "trained")
@@ -95,6 +95,10 @@ def test_the_agent_is_evaluated_as_by_the_stage_of_its_run(made, checkpoint):
     assert printed["headline"] == ["score"]
     assert printed["score"] == stage["score"]
     assert "add --allow-code" in refusal("eval", checkpoint, "--questions", questions)
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(json.dumps({"question": question}) + "\n" for question in QUESTIONS))
+    assert printed_json("eval", checkpoint, "--questions", bare, "--allow-code")["score"] == stage["score"]
+    assert "add --allow-code" in refusal("eval", checkpoint, "--questions", bare)
 
 
 def test_a_model_is_served_without_its_agent_and_the_agent_gets_the_same_answers_there(made, checkpoint):
