@@ -261,6 +261,8 @@ results = {
     "scores": {"score": task["info"]["worth"]},
     "leaves a child": {"score": 0.5},
     "both": {"score": 1, "answer": "42"},
+    "scores text": {"score": "1"},
+    "answers a number": {"answer": 42},
 }
 if how in results:
     print(json.dumps(results[how]))
@@ -610,6 +612,8 @@ def test_a_command_plays_and_its_last_line_is_its_result(
         ("exits", "ended with status 3"),
         ("forgets", "printed 'noise' as its last line; expected {"),
         ("both", 'printed \'{"score": 1, "answer": "42"}\' as its last line; expected {'),
+        ("'scores text'", 'printed \'{"score": "1"}\' as its last line; expected {'),
+        ("'answers a number'", "printed '{\"answer\": 42}' as its last line; expected {"),
     ],
 )
 def test_a_command_that_goes_wrong_has_no_score_and_says_why(

@@ -14,7 +14,7 @@ from sleuth.episodes.function import FunctionEnv, trained_setting
 from sleuth.episodes.own_object import OwnObject
 from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.own.calls import Caller
-from sleuth.own.functions import load_function
+from sleuth.own.functions import UserCodeError, load_function
 from sleuth.types import Action, Piece, Reply, Score, Task
 
 SLEUTH = dialect_of("sleuth")
@@ -108,6 +108,10 @@ class Results(Walk):
 class Silent(Results):
     def reset(self):
         return 7
+
+class Mute(Results):
+    def reset(self):
+        return ""
 
 def typed(task):
     return Walk(task), {"one": "x", "two": "xx"}.__getitem__, "<{}>".format
@@ -241,7 +245,12 @@ EXPECTED = "expected (observation, reward, terminated, truncated, info), or a re
         ("Walk", "odd reward", f"walked.py:11: Walk.step: returned ('x', nan, False, False, {{}}); {EXPECTED}"),
         ("Walk", "number", "walked.py:11: Walk.step: returned an observation that is 4; expected text: return (env"),
         ("Silent", "", "walked.py:29: Silent.reset: returned an observation that is 7; expected text: return (env"),
-        ("half", "", "walked.py:35: half: made a tuple; expected an environment, or (environment, to_action, to_text)"),
+        (
+            "Mute",
+            "",
+            "walked.py:33: Mute.reset: returned an empty observation, so that the policy would have no prompt",
+        ),
+        ("half", "", "walked.py:39: half: made a tuple; expected an environment, or (environment, to_action, to_text)"),
     ],
 )
 def test_a_step_that_is_none_ends_the_episode_with_file_and_line(
@@ -266,7 +275,14 @@ def test_a_checkpoint_is_asked_with_the_messages_and_limits_of_its_training(fold
     table = FunctionEnvRecipe(kind="python", function="walked.py:Walk", prompt_role="user", turn_tokens=7)
     setting = table.setting(tokenizer, [TASK])
     card = setting.protocol("strict", 500)
-    again = trained_setting(card, str(folder / "run" / "checkpoints" / "step-000001"), (), tokenizer)
+    tokenizer.save_pretrained(checkpoint := folder / "run" / "checkpoints" / "step-000001")
+    again = trained_setting(card, str(checkpoint))
     opening = asyncio.run(again.env(TASK).open())
     assert opening == asyncio.run(setting.env(TASK).open())
     assert (opening.max_tokens, opening.pieces[0].text) == (7, "<|im_start|>user\n")
+
+
+def test_a_class_that_does_not_say_how_it_is_called_is_one_line(folder: Path) -> None:
+    (folder / "built.py").write_text("from collections import OrderedDict\n")
+    with pytest.raises(UserCodeError, match=r"built.py:\d+: OrderedDict: has no signature; wrap it in a function"):
+        FunctionEnvRecipe(kind="python", function="built.py:OrderedDict").setting(None, [TASK])

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_tokenizers import KEEPS, chat_tokenizer
 from tool_episodes import call
+from transformers import PreTrainedTokenizerFast
 
 from sleuth.answers.tables import EnvironmentReward
 from sleuth.episodes.scripted import ScriptedEngine
@@ -123,6 +125,14 @@ class BadEnd(Counter):
     @done.setter
     def done(self, value):
         pass
+
+class DoneMethod(WithTask):
+    def done(self) -> bool:
+        """Whether it is read."""
+        return True
+
+class DoneText(WithTask):
+    done = "no"
 '''
 Settings = Callable[..., ToolSetting]
 
@@ -134,10 +144,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     (tmp_path / "prompt.txt").write_text("{question}\n")
     monkeypatch.chdir(tmp_path)
 
-    def setting(*names: str, **keys: Any) -> ToolSetting:
+    def setting(*names: str, tokenizer: PreTrainedTokenizerFast | None = None, **keys: Any) -> ToolSetting:
         tools = [f"counting.py:{name}" for name in names]
         env = {"kind": "tools", "tools": tools, "prompt": "prompt.txt", "seconds": 2.0, "calls": 9, **keys}
-        return ToolEnvRecipe.model_validate(env).setting(load_tokenizer("models/tiny-base"), [TASK])
+        return ToolEnvRecipe.model_validate(env).setting(tokenizer or load_tokenizer("models/tiny-base"), [TASK])
 
     return setting
 
@@ -147,8 +157,10 @@ def models(tmp_path: Path) -> None:
     (tmp_path / "models").symlink_to(Path(__file__).parents[2] / "models")
 
 
-def played(setting: ToolSetting, *turns: str, context: int = 900) -> Episode:
-    tokenizer = load_tokenizer("models/tiny-base")
+def played(
+    setting: ToolSetting, *turns: str, context: int = 900, tokenizer: PreTrainedTokenizerFast | None = None
+) -> Episode:
+    tokenizer = tokenizer or load_tokenizer("models/tiny-base")
     writing = iter(turns)
     rollout = Rollout(
         engine=ScriptedEngine(tokenizer, lambda text, sampling: next(writing)),
@@ -252,6 +264,8 @@ def test_a_tool_that_deletes_its_object_is_an_error_that_the_policy_reads_and_no
         ("Needs", "counting.py:72: Needs.reset: takes board, and the row has seed, id, question, golden_answers, "),
         ("Fails", "counting.py:77: Fails.reset: KeyError: 2"),
         ("BadEnd", "counting.py:98: BadEnd: RuntimeError: no end"),
+        ("DoneMethod", "counting.py:105: DoneMethod.done: has done = <bound method DoneMethod.done of <counting.D"),
+        ("DoneText", "counting.py:109: DoneText: has done = 'no'; expected True or False, an attribute or a property"),
     ],
 )
 def test_what_fails_before_or_after_a_turn_ends_the_episode_without_a_score(
@@ -265,7 +279,7 @@ def test_what_fails_before_or_after_a_turn_ends_the_episode_without_a_score(
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (["Empty"], "counting.py:79: Empty: has no tool: a tool is a public method other than reset, close, score"),
+        (["Empty"], "counting.py:79: Empty: has no tool: a tool is a public method other than reset, done, close,"),
         (
             ["Undocumented"],
             "counting.py:84: Undocumented.add: Cannot generate JSON schema for add because it has no doc",
@@ -303,3 +317,14 @@ def test_a_step_that_is_played_again_has_its_results_end_and_score_without_a_cal
     assert (results(other), other.trajectory.score) == (["was 1", "1", "2"], Score(value=1.0))
     shorter = played(again, ADD, ANSWER)
     assert (results(shorter), shorter.trajectory.score) == (["was 1", None], Score(value=0.0))
+
+
+def test_a_call_beyond_the_limit_is_played_again_too(settings: Settings) -> None:
+    tokenizer, turn = chat_tokenizer(KEEPS), f"{ADD}{ADD}{LOOK}<|im_end|>"
+    setting = settings("Counter", calls=2, prompt_role="user", tokenizer=tokenizer)
+    episode = played(setting, turn, context=4096, tokenizer=tokenizer)
+    assert results(episode) == ["1", "2", "error: this call was not made: none is left"]
+    given = replace(episode.trajectory, score=Score(value=0.75))
+    before = {0: Group(task=TASK, episodes=(replace(episode, trajectories=(given,)),))}
+    again = played(setting.for_step(1, 1, lambda: before), turn, context=4096, tokenizer=tokenizer)
+    assert (again.trajectory.stop, again.trajectory.score) == ("answered", given.score)

@@ -22,7 +22,6 @@ from sleuth.types import SleuthError, Task
 
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
-    from sleuth.recipe.data import AskWith
 
 ASKED = {
     *("index", "retriever", "refiner", "engine", "served_as", "dialect", "prompt", "prompt_role", "context", "samples"),
@@ -98,6 +97,7 @@ def evaluate(
 
     import_heavy()
     from sleuth.data.questions import load_questions
+    from sleuth.episodes.protocol import ProtocolCard
     from sleuth.evaluation.evaluate import evaluation
     from sleuth.evaluation.judge_exam import accurate_judge
     from sleuth.judges.factory import JudgePool
@@ -105,7 +105,10 @@ def evaluate(
     examined = None
     if judge is not None and judging is not None:
         examined = accurate_judge(judging, judge, ["claims"])
-    tasks = load_questions(questions, with_prompt=(ask_with or _trained_ask_with(model)) == "prompt")[:limit]
+    card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
+    with_prompt = (ask_with or (card.ask_with if card else "question")) == "prompt"
+    answered = card is None or not card.has_own_score
+    tasks = load_questions(questions, with_prompt=with_prompt, answered=answered)[:limit]
     session = _open(model, tasks, asked, (), out)
     if examined is not None:
         session = session.judged_by(examined.judge)
@@ -214,13 +217,6 @@ def _open(
     prepare_out_file(out)
     PROCESS.announce()
     return session
-
-
-def _trained_ask_with(model: str) -> AskWith:
-    from sleuth.episodes.protocol import ProtocolCard
-
-    card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
-    return card.ask_with if card else "question"
 
 
 def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:

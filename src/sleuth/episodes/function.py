@@ -170,15 +170,11 @@ def function_setting(env: FunctionEnvRecipe, tokenizer: PreTrainedTokenizerFast 
     )
 
 
-def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> Setting:
+def trained_setting(card: ProtocolCard, model: str) -> Setting:
     """The environment, or the agent, of the user that trained a checkpoint. Its module is where the recipe has it,
-    or in the current folder. Raises SleuthError if it may not be imported, is not there or has changed, and for
-    `changes` of how the model is asked."""
+    or in the current folder. Raises SleuthError if it may not be imported, is not there or has changed."""
     name, env = card.own_environment or "", card.env
     assert env is not None
-    if changes:
-        options = ", ".join(f"--{change.replace('_', '-')}" for change in changes)
-        raise SleuthError(f"{options}: has no effect: {model} acts in {name}, which has its own prompt; leave it out")
     try:
         function = load_function(place := _trained_place(Path(model), name))
         files = tuple(Path(file) for file in env.sources if file not in function.sources)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sleuth.own.calls import Caller, finite_number, plain, shown_value
-from sleuth.own.functions import UserCodeError, UserFunction, require_arguments
+from sleuth.own.functions import UserCodeError, UserFunction, require_arguments, signature_of
 from sleuth.types import Score, Task
 
 SCORES = ("score", "get_reward")
 """Methods that return the score of an episode; the second is TRL's name."""
-NOT_TOOLS = ("reset", "close", *SCORES)
+NOT_TOOLS = ("reset", "done", "close", *SCORES)
 ABSENT = object()
 
 
@@ -30,7 +30,7 @@ def tool_names(function: UserFunction) -> list[str]:
 
 def takes_task(function: UserFunction) -> bool:
     """Whether a class or function is called with a task: if its first parameter has no default or is named `task`."""
-    parameters = list(inspect.signature(function.call).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     first = next((one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)), None)
     several = any(one.kind == one.VAR_POSITIONAL for one in parameters)
     return several if first is None else first.name == "task" or first.default is first.empty
@@ -67,8 +67,11 @@ class OwnObject:
         return await self.call("reset", **self._columns(self.made.reset))
 
     async def is_done(self) -> bool:
-        """Whether its attribute or property `done` is true."""
-        return plain(await self._attribute("done")) is True
+        """Whether its attribute or property `done`, if it has one, is True. Raises UserCodeError if it is not False
+        either, such as a method."""
+        if (done := plain(await self._attribute("done"))) is ABSENT or isinstance(done, bool):
+            return done is True
+        raise self.error("done", f"has done = {shown_value(done)}; expected True or False, an attribute or a property")
 
     async def score(self) -> Score | None:
         """What its method `score` or `get_reward`, or its attribute `reward`, says at the end of the episode, without a

@@ -152,6 +152,11 @@ class ProtocolCard(_Record):
         return self.env.functions[0]
 
     @property
+    def has_own_score(self) -> bool:
+        """Whether the user's environment, or agent, gave the scores: questions then need no golden answers."""
+        return self.reward is not None and any(part.kind == "environment" for part in self.reward.parts)
+
+    @property
     def retriever_is_unknown(self) -> bool:
         """Whether there were searches, and nothing is recorded of what found the passages."""
         return self.retriever == UNKNOWN_RETRIEVER or (self.retriever is None and self.corpus_sha256 is not None)

@@ -41,7 +41,10 @@ class StepEnv:
         if isinstance(found, tuple) and len(found) == 2:
             found, _ = found
         text = await self._text("reset", getattr(found, "observation", found))
-        return self._next(Framed(pieces=tuple(self.frame.open(QUESTION, _shown(text)))))
+        opening = self._next(Framed(pieces=tuple(self.frame.open(QUESTION, _shown(text)))))
+        if not opening.pieces:
+            raise self.own.error("reset", "returned an empty observation, so that the policy would have no prompt")
+        return opening
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
         """The observation after a step. Raises UserCodeError if it fails, or returns something else."""

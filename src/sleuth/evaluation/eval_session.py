@@ -37,7 +37,7 @@ from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of
 from sleuth.recipe.rewards import MeasuredFields, RewardFields, RewardInputs, unfit_rewards
 from sleuth.recipe.stage import SampledRecipe
-from sleuth.render import Renderer
+from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar
 from sleuth.types import Engine, Episode, Score, SleuthError, Task
@@ -249,16 +249,25 @@ def open_eval_session(
     own: Setting | None = None
     rewards: list[RewardFields] = []
     alone = without_agent and not allow_code and card is not None and card.prompt == AGENT
-    if card is not None and card.env is not None and not alone:
-        if card.own_environment is None or not allow_code:
+    if card is not None and card.env is not None:
+        name = " and ".join(card.env.functions)
+        if not alone and (card.own_environment is None or not allow_code):
             instead = "evaluate it in" if card.own_environment is None else "add --allow-code, or evaluate it in"
             raise SleuthError(
-                f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
-                f"start; {instead} a recipe with an `evaluate` stage whose env names it"
+                f"{model}: was trained in {name}, code of your own that its card does not start; {instead} a recipe "
+                "with an `evaluate` stage whose env names it"
             )
-        own = trained_setting(card, model, [name for name, value in asdict(overrides).items() if value])
-        paid = card.reward.parts if card.reward is not None else ()
-        rewards += [EnvironmentRewardRecipe(kind="environment") for part in paid if part.kind == "environment"]
+        if options := ", ".join(f"--{key.replace('_', '-')}" for key, value in asdict(overrides).items() if value):
+            raise SleuthError(
+                f"{options}: has no effect: {model} was trained in {name}, which prompts it; leave it out"
+            )
+        if alone:
+            from sleuth.episodes.agent import chat_setting  # which imports a server
+
+            own = chat_setting(card, load_tokenizer(model))
+        else:
+            own = trained_setting(card, model)
+            rewards = [EnvironmentRewardRecipe(kind="environment")] if card.has_own_score else []
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
@@ -272,10 +281,6 @@ def open_eval_session(
             f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here, and it is asked as an "
             "agent that searches: if it is another, install its family or evaluate it by a stage of a recipe"
         )
-    if card is not None and alone:
-        from sleuth.episodes.agent import chat_setting  # which imports a server
-
-        own = chat_setting(card, tokenizer)
     adopted = environment_of(card.dialect if card is not None else None, tasks)
     setting: Setting
     differences: list[str] | None

@@ -86,9 +86,11 @@ class AgentCommand:
                 raise self.error(f"ended with status {status}{self._reason(_tail(errors))}")
             last = _last_line(_tail(printed))
         with suppress(ValueError):
-            result = json.loads(last)
-            if isinstance(result, dict) and len(result) == 1 and {*result} <= {"score", "answer"}:
-                return result.get("score", result.get("answer"))
+            match json.loads(last):
+                case {"score": float() | int() as score, **others} if not others:
+                    return score
+                case {"answer": str(answer), **others} if not others:
+                    return answer
         raise self.error(f'printed {last[:60]!r} as its last line; expected {{"score": 0.5}} or {{"answer": "..."}}')
 
     def _reason(self, text: str) -> str:

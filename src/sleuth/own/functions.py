@@ -158,7 +158,7 @@ def merged_sources(*sources: Mapping[str, str]) -> dict[str, str]:
 def require_arguments(function: UserFunction, count: int, names: Mapping[str, object], example: str) -> None:
     """Raises UserCodeError unless the function takes `count` positional arguments and these keyword arguments;
     `example` shows how it should be defined."""
-    parameters = list(_signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     own = {one.name: one for one in parameters if one not in positional[:count] and one.kind in NAMED}
     if len(positional) < count and not any(one.kind == one.VAR_POSITIONAL for one in parameters):
@@ -179,7 +179,8 @@ NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 """Kinds of parameters that a caller can name."""
 
 
-def _signature(function: UserFunction) -> inspect.Signature:
+def signature_of(function: UserFunction) -> inspect.Signature:
+    """How it is called. Raises UserCodeError if Python does not know that."""
     try:
         return inspect.signature(function.call)
     except (TypeError, ValueError):  # functions written in C have none
@@ -188,12 +189,12 @@ def _signature(function: UserFunction) -> inspect.Signature:
 
 def parameters_of(function: UserFunction) -> list[str]:
     """The names of its parameters."""
-    return list(_signature(function).parameters)
+    return list(signature_of(function).parameters)
 
 
 def first_parameter(function: UserFunction) -> inspect.Parameter | None:
     """The first positional parameter, with its annotation as an object where it can be evaluated."""
-    signature = _signature(function)
+    signature = signature_of(function)
     with suppress(NameError, SyntaxError, TypeError, AttributeError):  # an annotation for type checkers alone
         signature = inspect.signature(function.call, eval_str=True)
     return next(iter(signature.parameters.values()), None)

@@ -96,7 +96,7 @@ class SearchEnv:
             if not query:
                 action, pieces = Action(kind="invalid", text=call), [Piece(text=self.dialect.hint)]
             elif self._searches_left() <= 0:
-                action, pieces = self._beyond_limit(query)
+                action, pieces = await self._beyond_limit(query)
             else:
                 self.searches += 1
                 action, pieces = await self._search(query)
@@ -107,7 +107,7 @@ class SearchEnv:
         reply = self._next(self.frame.results(turn, stop, *shown), actions[-1])
         return replace(reply, earlier=tuple(actions[:-1]))
 
-    def _beyond_limit(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece]]:
+    async def _beyond_limit(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece]]:
         """The action of a call for which the earlier ones of its message left no room, and what the policy reads."""
         return Action(kind="invalid", text="\n".join(queries)), [Piece(text=f"{ERROR}{NONE_LEFT}")]
 

@@ -194,8 +194,9 @@ class ToolEnv(SearchEnv):
             return Action(kind="call", text=text, failure=str(error)), None
         return self._called(text, result)
 
-    def _beyond_limit(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece]]:
-        return self._called("\n".join(queries), f"{ERROR}{NONE_LEFT}")
+    async def _beyond_limit(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece]]:
+        [text] = queries
+        return self._called(text, await self.calls.result(text, _none_left, shared=False))
 
     def _called(self, text: str, result: str) -> tuple[Action, Sequence[Piece]]:
         pieces = [Piece(text=result, quoted=True, budget=self.dialect.results_tokens)] if result else []
@@ -215,6 +216,10 @@ class ToolEnv(SearchEnv):
         if not isinstance(query, str) or not query.strip():
             return self._called(text, f"{ERROR}search: query: a text")
         return await super()._search([replace_surrogates(query.strip())])
+
+
+async def _none_left() -> str:
+    return f"{ERROR}{NONE_LEFT}"
 
 
 def _call_in(text: str) -> tuple[str | None, Any]:

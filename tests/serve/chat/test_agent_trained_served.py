@@ -16,7 +16,7 @@ from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.learn.models import load_model
 from sleuth.own.functions import load_function
 from sleuth.serve.agent import agent_of
-from sleuth.types import Task
+from sleuth.types import SleuthError, Task
 
 MODELS = Path(__file__).parents[3] / "models"
 TEMPLATE = (
@@ -87,7 +87,7 @@ def checkpoint(made) -> Path:
     return made / "run/checkpoints/step-000001"
 
 
-def test_the_agent_is_evaluated_as_by_the_stage_of_its_run(made, checkpoint):
+def test_the_agent_is_evaluated_as_by_the_stage_of_its_run(made, checkpoint, tmp_path):
     questions = made / "asked.jsonl"
     printed = printed_json("eval", checkpoint, "--questions", questions, "--allow-code")
     stage = evaluation(made / "run", "trained")
@@ -95,6 +95,10 @@ def test_the_agent_is_evaluated_as_by_the_stage_of_its_run(made, checkpoint):
     assert printed["headline"] == ["score"]
     assert printed["score"] == stage["score"]
     assert "add --allow-code" in refusal("eval", checkpoint, "--questions", questions)
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(json.dumps({"question": question}) + "\n" for question in QUESTIONS))
+    assert printed_json("eval", checkpoint, "--questions", bare, "--allow-code")["score"] == stage["score"]
+    assert "add --allow-code" in refusal("eval", checkpoint, "--questions", bare)
 
 
 def test_a_model_is_served_without_its_agent_and_the_agent_gets_the_same_answers_there(made, checkpoint):
@@ -106,6 +110,11 @@ def test_a_model_is_served_without_its_agent_and_the_agent_gets_the_same_answers
         tasks = [Task(id=question, question=question) for question in QUESTIONS]
         found = [asyncio.run(solve(task, f"{url}/v1", "none", model="tiny", tokens=5)) for task in tasks]
     assert found == scores
+
+
+def test_what_would_change_the_prompts_of_an_agent_is_refused(checkpoint):
+    with pytest.raises(SleuthError, match=r"--prompt, --closed-book: has no effect: .* was trained in solver:solve"):
+        open_eval_session(str(checkpoint), [], index=None, without_agent=True, prompt="x", closed_book=True)
 
 
 def test_the_api_of_a_model_without_its_agent(checkpoint):
