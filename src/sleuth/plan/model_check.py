@@ -15,7 +15,7 @@ from sleuth.answers.factory import scorer_warnings
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting, trial_group
-from sleuth.learn.models import WORKING, family_problem, plain_line
+from sleuth.learn.models import WORKING, family_problem, plain_line, plain_reason
 from sleuth.own.permission import CodeRefusedError
 from sleuth.plan.model_files import Finding, ModelFiles, listed, load_files
 from sleuth.plan.model_template import BoundedTemplate, template_findings
@@ -83,7 +83,10 @@ def _config_findings(files: ModelFiles) -> Iterator[Finding]:
     elif problem := family_problem(files.config):
         yield Finding("family", "problem", problem, WORKING)
     elif line := plain_line(files.config):
-        yield Finding("family", "warning", line, 'let servers sample: [stage.engine] launch = "vllm"')
+        sampled = plain_reason(files.config, trains=False) is not None
+        yield Finding(
+            "family", "warning", line, 'let servers sample: [stage.engine] launch = "vllm"' if sampled else ""
+        )
     else:
         yield Finding("family", "ok", "prefix trees and the paged cache compute it")
     if files.context is not None:
