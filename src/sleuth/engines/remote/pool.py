@@ -299,14 +299,11 @@ class PoolEngine:
         published = self._weight_sync.write(version)
 
         async def update() -> list[tuple[str | None, str, bool, bool]]:
-            """Why each server does not answer, if it does not, and what the first rank knows about it."""
             self._connect()
             interrupted = asyncio.Barrier(len(self._replicas))
             with self._waiting():
                 updates = (self._update(replica, published, interrupted) for replica in self._replicas)
-                failures = await asyncio.gather(*updates)
-            pairs = zip(failures, self._replicas, strict=True)
-            return [(failure, replica.label, replica.load_finished, replica.asleep) for failure, replica in pairs]
+                return await asyncio.gather(*updates)
 
         outcomes = self._ranks.broadcast(lambda: self._run(update()))
         self._adopt(published)  # on the other ranks
@@ -322,9 +319,11 @@ class PoolEngine:
                 self._log(f"without new weights: {failure}; it will get them when it comes back")
         self._seconds += time.monotonic() - started
 
-    async def _update(self, replica: EngineReplica, published: Published, interrupted: asyncio.Barrier) -> str | None:
+    async def _update(
+        self, replica: EngineReplica, published: Published, interrupted: asyncio.Barrier
+    ) -> tuple[str | None, str, bool, bool]:
         """Gives a server new weights, once none generates with the old ones: a turn that one of them returned may go on
-        at another. Returns the reason if it does not answer, else None."""
+        at another. Returns the reason if it does not answer, else None, and what is known about it then."""
         async with replica.admission_lock:  # it may be getting the old ones again
             if self.limits.interrupts:
                 await replica.interrupt()
@@ -332,7 +331,7 @@ class PoolEngine:
             self._adopt(published)
             failure = await self._weight_sync.update(replica)
             replica.is_open.set()
-            return failure
+            return failure, replica.label, replica.load_finished, replica.asleep
 
     def _adopt(self, published: Published) -> None:
         if self.policy_version != published.version:
