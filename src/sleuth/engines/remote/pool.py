@@ -120,7 +120,7 @@ class PoolEngine:
         self._seconds = 0.0  # spent on publishing
         self._last_success = time.monotonic()
         self._last_failure = ""  # the reason
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loops: list[asyncio.AbstractEventLoop] = []  # that may be running; the clients are those of the last
         self._pending = 0  # turns and weight updates that wait for servers
         self._last_end = 0.0  # of one of them
 
@@ -340,9 +340,10 @@ class PoolEngine:
         self.policy_version = published.version
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work` in the event loop in which turns are under way, or in one of its own."""
-        if self._loop is not None and self._loop.is_running():
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """The result of `work` in the event loop in which turns are, or may come, under way, or in one of its own."""
+        for loop in self._loops:
+            if loop.is_running():
+                return asyncio.run_coroutine_threadsafe(work, loop).result()
         return asyncio.run(work)
 
     def sleep(self) -> None:
@@ -372,13 +373,14 @@ class PoolEngine:
 
     def _connect(self) -> None:
         """Creates the clients of the running event loop, and what watches the servers in it, once per loop."""
-        if self._loop is not asyncio.get_running_loop():
-            self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops[-1:]:
+            self._loops = [*(other for other in self._loops if other.is_running() and other is not loop), loop]
             share = self._ranks.share(self.limits.requests_at_once)  # of the turns in flight at each server
             for replica in self._replicas:
                 replica.connect(requests_at_once=max(1, share.stop - share.start), seconds=self.limits.seconds)
             if self._ranks.first:  # which prints
-                self._watching = self._loop.create_task(self._watch())
+                self._watching = loop.create_task(self._watch())
 
 
 def joined(raw: RawCompletion, more: RawCompletion) -> RawCompletion:
