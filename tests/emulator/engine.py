@@ -22,7 +22,7 @@ from starlette.routing import Route
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from emulator.faults import FaultInjector
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.plain_engine import open_engine
 from sleuth.engines.remote.published import CARD, INITIAL_WEIGHTS, checksum
 from sleuth.learn.adapters import CONFIG, PREFIX
 from sleuth.learn.adapters import WEIGHTS as WEIGHTS_OF_ADAPTERS
@@ -79,7 +79,7 @@ class EmulatedEngine:
         self._beneath: dict[str, torch.Tensor] = {}  # weights without the adapters that were added to them
         self._model = model
         self._initial_state = {name: weight.clone() for name, weight in model.state_dict().items()}
-        self._engine = LocalEngine(model, tokenizer, slots=slots, context=context)
+        self._engine = open_engine(model, tokenizer, slots=slots, context=context)
         self._running: list[asyncio.Future[Completion]] = []
         self._ready = asyncio.Event()
         self._ready.set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from model_families import FAMILIES, QWEN2_5, QWEN3_5, Family
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import CohereConfig, Gemma2Config, PreTrainedTokenizerFast
 from verb import sleuth
 
 from sleuth.learn.models import load_outline
@@ -213,3 +213,11 @@ def test_a_generation_config_that_cannot_be_used_is_one_line_where_a_model_is_lo
     (model / "generation_config.json").write_text(text)
     with pytest.raises(SleuthError, match=r"generation_config\.json"):
         load_outline(str(model))
+
+
+def test_servers_are_advised_only_where_rollouts_are_slow() -> None:
+    model = FAMILIES["Qwen2.5"].files()
+    of_cohere = examine(dataclasses.replace(model, config=CohereConfig()))
+    assert lines(of_cohere, "family", "warning").endswith("its logits have a factor, logit_scale")
+    of_gemma = examine(dataclasses.replace(model, config=Gemma2Config()))
+    assert lines(of_gemma, "family", "warning").endswith('let servers sample: [stage.engine] launch = "vllm"')

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from plain_models import plain_model
 from towns import data_of, read, write, write_towns
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
@@ -62,7 +63,17 @@ def test_a_resumed_run_is_the_undisturbed_one(folder: Path) -> None:
 
 def test_the_engine_answers_as_transformers_does(folder: Path) -> None:
     train(folder, "run", "--set", "stage.0.stop_after=2")
-    model, tokenizer = load_model(str(folder / "run/checkpoints/step-000002"), dtype=None, device="cpu")
+    require_generated_answers(
+        folder, *load_model(str(folder / "run/checkpoints/step-000002"), dtype=None, device="cpu")
+    )
+
+
+def test_a_model_that_is_computed_the_plain_way_is_examined_too(folder: Path) -> None:
+    tokenizer = make_reading_tokenizer(read_reading_texts(data_of(folder)), 420)
+    require_generated_answers(folder, plain_model("lfm2", len(tokenizer)), tokenizer)
+
+
+def require_generated_answers(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
     tokens, texts = ReadingTokens(tokenizer), read_reading_texts(data_of(folder))
     rows = ReadingRows(texts, tokens, mix=None, rows=1, key=(0,))
     prompts = [rows.prompt(number, one) for number, one in enumerate(texts.held_out)]

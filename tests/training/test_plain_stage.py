@@ -7,10 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import small_stages
+from emulator.served import emulated_server
 from plain_models import FAMILIES, plain_model
 from run_files import bytes_of, evaluation, figures, groups, log, weights
 from transformers import AutoModelForCausalLM
 
+from sleuth.learn.models import load_model
 from sleuth.render import load_tokenizer
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -77,3 +80,21 @@ def test_three_steps_move_the_weights_and_a_stopped_run_goes_on_to_the_same_byte
     run(recipe, tmp_path / "parts")
     assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
     assert groups(tmp_path / "parts") == groups(tmp_path / "whole")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["lfm2"], indirect=True)
+@pytest.mark.parametrize("lag", [0, 2])
+def test_servers_sample_a_plain_model_with_adapters(run, recipe, tmp_path, lag):
+    """Alone between updates; merged where turns go on across these."""
+    pytest.importorskip("peft")
+    model, tokenizer = load_model(str(tmp_path / "model"), dtype="float32", device="cpu")
+    with emulated_server("vllm", model, tokenizer, max_rank=8) as server:
+        lora = 'stage.0.lora={ rank = 4, targets = "all-linear" }'
+        last = run(recipe, tmp_path / "run", lora, small_stages.through([server], 0, max_policy_lag=lag))
+        assert len(server.engine.adapters) == (1 if lag == 0 else 0)
+    steps = figures(tmp_path / "run")
+    assert len(steps) == 3
+    assert all(abs(row["sampler_learner_kl"]) < 1e-8 for row in steps if not row.get("off_policy_fraction"))
+    assert (last / "adapter" / "adapter_model.safetensors").exists()
+    assert "weights go through the folder" not in log(tmp_path / "run")

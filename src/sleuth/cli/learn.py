@@ -114,14 +114,7 @@ def learn(
     assert trained is not None  # a run that ends has one
     with steps("certificate"):
         try:
-            certify(
-                str(trained),
-                files["test"],
-                base=base,
-                index=home / INDEX,
-                home=home,
-                anyway=anyway,
-            )
+            certify(str(trained), files["test"], base=base, index=home / INDEX, home=home, anyway=anyway)
         except typer.Exit:  # it has said why
             passed = False
     if passed:

@@ -119,13 +119,12 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
         if warn is not None and inputs.slow is not None and inputs.index == 0:
             warn(inputs.slow)
         with _naming(inputs.index, stage), CODE.skipping():
-            if inputs.index in training:
-                loop.require_best(training[inputs.index])
-            if inputs.index in training and inputs.resolution is not None:
-                loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
-            lora = training[inputs.index].lora if inputs.index in training else None
-            if lora is not None and inputs.linear_layers is not None:
-                require_targets(lora.layers(inputs.linear_layers), inputs.linear_layers)
+            if (trained := training.get(inputs.index)) is not None:
+                loop.require_best(trained)
+                if inputs.resolution is not None:
+                    loop.require_update_resolution(trained, recipe.dtype, inputs.resolution)
+                if trained.lora is not None and inputs.linear_layers is not None:
+                    require_targets(trained.lora.layers(inputs.linear_layers), inputs.linear_layers)
             if (other := getattr(stage, "frozen_model", None)) is not None:  # the policy's own weights are loaded above
                 require_intact(Path(other), of_model)
             require_launchable(stage)

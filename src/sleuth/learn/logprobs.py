@@ -280,10 +280,7 @@ def add_gradients(
         descent.leave_all()
     place = descent.targets.place
     return PassFigures(
-        loss=descent.total,
-        logprobs=place(descent.logprobs),
-        entropy=place(descent.entropy),
-        computed=descent.computed,
+        loss=descent.total, logprobs=place(descent.logprobs), entropy=place(descent.entropy), computed=descent.computed
     )
 
 

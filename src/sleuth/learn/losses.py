@@ -276,10 +276,7 @@ def require_advantages(advantages: FunctionAdvantages, samples: int) -> None:
         raise advantages.function.error("returned other advantages for the same scores: a resumed run would differ")
 
 
-POLICY_LOSSES = {
-    "clip": (clipped_policy_loss, clipped),
-    "cispo": (cispo_policy_loss, out_of_bounds),
-}
+POLICY_LOSSES = {"clip": (clipped_policy_loss, clipped), "cispo": (cispo_policy_loss, out_of_bounds)}
 """Each kind's loss, and where its bounds act."""
 
 
@@ -425,12 +422,7 @@ class FunctionLoss:
         require_arguments(function, 4, {**self.parameters, **dict.fromkeys(self.optional)}, example)
 
     def __call__(
-        self,
-        logprobs: Tensor,
-        old_logprobs: Tensor,
-        advantages: Tensor,
-        weights: Tensor,
-        **optional: Any,
+        self, logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, **optional: Any
     ) -> Tensor:
         more = {name: optional[name] for name in self.optional}
         try:

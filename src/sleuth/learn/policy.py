@@ -18,12 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.host.threads import to_stderr
-from sleuth.kernels.device import (
-    is_out_of_memory,
-    keep_freed_memory,
-    release_cached_memory,
-    return_freed_memory,
-)
+from sleuth.kernels.device import is_out_of_memory, keep_freed_memory, release_cached_memory, return_freed_memory
 from sleuth.learn.batch import Batch, Top
 from sleuth.learn.logprobs import PassFigures, packer_of, token_logprobs, token_top_logprobs, tree_attention
 from sleuth.learn.losses import Objective, PolicyLoss, SupervisedLoss

@@ -27,15 +27,7 @@ from sleuth.plan.phases import (
     ranks_and_servers,
 )
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
-from sleuth.plan.speed import (
-    ASSUMED,
-    MEASURED,
-    StageTime,
-    missing_bytes,
-    served_bytes,
-    stage_time,
-    state_bytes,
-)
+from sleuth.plan.speed import ASSUMED, MEASURED, StageTime, missing_bytes, served_bytes, stage_time, state_bytes
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.training import LoraRecipe
 

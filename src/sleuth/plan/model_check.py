@@ -15,7 +15,7 @@ from sleuth.answers.factory import scorer_warnings
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting, trial_group
-from sleuth.learn.models import WORKING, family_problem, plain_line
+from sleuth.learn.models import WORKING, family_problem, plain_line, plain_reason
 from sleuth.own.permission import CodeRefusedError
 from sleuth.plan.model_files import Finding, ModelFiles, listed, load_files
 from sleuth.plan.model_template import BoundedTemplate, template_findings
@@ -83,7 +83,8 @@ def _config_findings(files: ModelFiles) -> Iterator[Finding]:
     elif problem := family_problem(files.config):
         yield Finding("family", "problem", problem, WORKING)
     elif line := plain_line(files.config):
-        yield Finding("family", "warning", line, 'let servers sample: [stage.engine] launch = "vllm"')
+        served = 'let servers sample: [stage.engine] launch = "vllm"'
+        yield Finding("family", "warning", line, served if plain_reason(files.config, trains=False) else "")
     else:
         yield Finding("family", "ok", "prefix trees and the paged cache compute it")
     if files.context is not None:
@@ -111,9 +112,8 @@ def tag_finding(tokenizer: PreTrainedTokenizerFast) -> Finding:
         return Finding("tags", "problem", f"the tokenizer cannot write {listed(unwritable)}", fix)
     if several := [tag for tag in tags if len(encode(tokenizer, tag)) > 1]:
         some = ", ".join([*several[:SHOWN_TAGS], *["..."][: len(several) - SHOWN_TAGS]])
-        return Finding(
-            "tags", "ok", f"of {len(tags)} tags of Sleuth's dialects {len(several)} are several tokens ({some})"
-        )
+        line = f"of {len(tags)} tags of Sleuth's dialects {len(several)} are several tokens ({some})"
+        return Finding("tags", "ok", line)
     return Finding("tags", "ok", f"all {len(tags)} tags of Sleuth's dialects are one token each")
 
 

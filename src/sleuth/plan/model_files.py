@@ -20,7 +20,7 @@ Level = Literal["ok", "warning", "problem"]
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`Finding("stop tokens", "problem", "a turn ends with <|im_end|>, which is no stop token", "add its id to
-    eos_token_id in generation_config.json")`. `fix` is what would be right; empty for `ok`."""
+    eos_token_id in generation_config.json")`. `fix` is what would be right; empty if nothing is."""
 
     check: str
     level: Level

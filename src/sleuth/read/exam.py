@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from sleuth.answers.match import exact_match, token_f1
 from sleuth.data.spans import STOP_WORDS, answer_spans, sentences
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.plain_engine import open_engine
 from sleuth.evaluation.intervals import Measured, paired_bootstrap, share
 from sleuth.read.texts import ReadingQuestion
 from sleuth.read.tokens import ANSWER_TOKENS, ANSWERED, QUOTE_TOKENS, ReadingTokens
@@ -81,7 +81,7 @@ def examine(
 ) -> ReadingExam:
     """The model's greedy answers to the questions, each with its prompt, by the engine of this process."""
     context = max(map(len, prompts)) + LONGEST_ANSWER
-    engine = LocalEngine(model, tokens.tokenizer, slots=SLOTS, context=context, log=log)
+    engine = open_engine(model, tokens.tokenizer, slots=SLOTS, context=context, log=log)
 
     async def answer(number: int, prompt: tuple[int, ...]) -> str:
         sampling = Sampling(max_tokens=LONGEST_ANSWER, temperature=0.0, stops=(ANSWERED,), key=(number,))

@@ -35,14 +35,7 @@ from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
 from sleuth.recipe.renamed import renamed_keys
 from sleuth.recipe.rewards import MeasuredFields, RewardTable
-from sleuth.recipe.shipped import (
-    ShippedRecipe,
-    described,
-    find_model,
-    find_recipe,
-    recipe_names,
-    shipped_recipe,
-)
+from sleuth.recipe.shipped import ShippedRecipe, described, find_model, find_recipe, recipe_names, shipped_recipe
 from sleuth.recipe.strict import Row, StrictModel
 from sleuth.types import SleuthError
 

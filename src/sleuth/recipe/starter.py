@@ -122,11 +122,7 @@ SMALL: dict[str, Start] = {
     "think": (256, {"prefix": 64, "suffix": 16}, {}),
 }
 LARGE: dict[str, Start] = {
-    "search": (
-        4096,
-        {"dialect": "sleuth", "prompt": "search_rules", **CHAT, "turn_tokens": 384},
-        OF_SEARCH | OF_CHAT,
-    ),
+    "search": (4096, {"dialect": "sleuth", "prompt": "search_rules", **CHAT, "turn_tokens": 384}, OF_SEARCH | OF_CHAT),
     "refine": (7168, {"mode": "answer_only", "prompt": "refine", **CHAT, "turn_tokens": 1024}, OF_CHAT),
     "think": (1024, {"prefix": 384, "suffix": 64}, {}),
 }

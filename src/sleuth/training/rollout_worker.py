@@ -100,8 +100,7 @@ class RolloutWorker:
         lags = lag_counts(played.groups, step - 1, max_policy_lag=lag)
         if not lag:
             return played
-        older = sum(count for versions, count in lags.items() if versions)
-        figures = {"off_policy_fraction": older / lags.total() if lags else None}
+        figures = {"off_policy_fraction": (lags.total() - lags[0]) / lags.total() if lags else None}
         if self.interrupts and lags:
             figures["policy_lag_mean"] = sum(versions * count for versions, count in lags.items()) / lags.total()
         return replace(played, figures=played.figures | figures)
@@ -136,7 +135,7 @@ class RolloutWorker:
         """If the recipe asks for it, groups without signal are replaced in the update by those of other prompts. Begins
         when the step `before` has ended."""
         if before is not None:
-            await asyncio.wait([asyncio.wrap_future(before)])
+            await asyncio.wrap_future(before)
         first, asked = self.order.taken, (0, "")
 
         async def fresh(count: int) -> list[Group]:
@@ -271,10 +270,10 @@ def lag_counts(groups: Sequence[Group], newest: int, *, max_policy_lag: int) -> 
                     for version, count in segment.version_counts if segment.author == "policy" else ():
                         if version is not None:
                             lags[newest - version] += count
-    if lags and (oldest := newest - max(lags)) < newest - max_policy_lag:
+    if lags and max(lags) > max_policy_lag:
         raise SleuthError(
-            f"an episode was written with the weights of version {oldest}, and the learner is at {newest}: more "
-            f"than engine.max_policy_lag = {max_policy_lag} allows"
+            f"an episode was written with the weights of version {newest - max(lags)}, and the learner is at {newest}: "
+            f"more than engine.max_policy_lag = {max_policy_lag} allows"
         )
     return lags
 

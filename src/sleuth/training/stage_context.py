@@ -144,11 +144,11 @@ class StageInputs:
 
     recipe: Recipe
     index: int
-    tokenizer: PreTrainedTokenizerFast | None
     positions: int
-    token_bytes: int | None
-    resolution: UpdateResolution | None
-    linear_layers: Sequence[str] | None
+    tokenizer: PreTrainedTokenizerFast | None = None
+    token_bytes: int | None = None
+    resolution: UpdateResolution | None = None
+    linear_layers: Sequence[str] | None = None
     slow: str | None = None
 
     @property
@@ -206,13 +206,7 @@ def stage_inputs(recipe: Recipe) -> list[StageInputs]:
     """What each stage of a recipe is checked against. Loads the model; raises SleuthError if that fails."""
     if recipe.init is not None:
         PROCESS.fit(recipe.init.layer_weights)
-        known: dict[str, Any] = {
-            "tokenizer": None,
-            "positions": recipe.init.context,
-            "token_bytes": None,
-            "resolution": None,
-            "linear_layers": None,
-        }
+        known: dict[str, Any] = {"positions": recipe.init.context}
     else:
         model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
         slow, paged = require_family(recipe, model.config), plain_reason(model.config, trains=False) is None

@@ -101,6 +101,13 @@ def test_the_memory_of_the_cache_is_given_back_at_rest_and_taken_again(model, to
     assert play(engine, words) == before
 
 
+def test_the_memory_of_the_cache_is_kept_for_new_weights(model, tokenizer, words):
+    engine = engine_of(model, tokenizer)
+    play(engine, words)
+    engine.publish(1)
+    assert engine._cache.layers
+
+
 def test_the_cache_stays_while_requests_run(model, tokenizer, words):
     engine = engine_of(model, tokenizer)
 

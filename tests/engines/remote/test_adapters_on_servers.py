@@ -79,6 +79,19 @@ def test_a_line_says_why_a_server_gets_whole_weights(servers, pools, adapted, ki
     pools.require_learners_turns(engine, adapted)
 
 
+@pytest.mark.parametrize("lag", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_servers_get_merged_weights_where_turns_are_under_way_beside_updates(servers, pools, adapted, kind, lag):
+    [server] = servers(kind, max_rank=8)
+    engine = pools.open([server], learner=adapted, max_policy_lag=lag)
+    learn(adapted)
+    engine.publish(2)
+    assert not server.engine.adapters
+    assert all(torch.allclose(held(server)[name], weight) for name, weight in merged_state(adapted).items())
+    pools.require_learners_turns(engine, adapted)
+    assert pools.lines == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_restarts_gets_base_and_adapters_again(servers, pools, adapted, kind):
     [server] = servers(kind, max_rank=8)

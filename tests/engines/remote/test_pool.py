@@ -89,6 +89,25 @@ def test_turns_go_on_across_updates_and_each_token_is_that_of_its_version(server
     assert figures["turns_redrawn"] == 0
 
 
+def test_weights_go_out_where_turns_may_begin_also_after_an_evaluation_in_a_loop_of_its_own(
+    servers, pools, monkeypatch
+):
+    engine = pools.open(servers("vllm"), max_policy_lag=2)
+    request, connect, threads = pools.sampled(groups=1, siblings=1)[0], EngineReplica.connect, []
+
+    def noted(replica, **limits):
+        threads.append(threading.current_thread().name)
+        connect(replica, **limits)
+
+    monkeypatch.setattr(EngineReplica, "connect", noted)
+    with closing(Background()) as background:
+        background.submit(engine.complete(*request)).result()
+        asyncio.run(engine.complete(*request))
+        engine.publish(2)
+        background.submit(engine.complete(*request)).result()
+    assert threads == ["rollouts", "MainThread", "rollouts"]
+
+
 def halved(engine: PoolEngine, at: int) -> list[tuple[int, int, tuple[int, ...]]]:
     """Has an update end each turn `at` a token. Returns what is asked for from then on: the length of the prompt, the
     most tokens, and the key of the draw."""

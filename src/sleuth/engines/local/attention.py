@@ -23,12 +23,7 @@ from transformers import AttentionInterface
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from sleuth.engines.local.cache import PagedCache
-from sleuth.engines.local.paged_attention import (
-    ChunkwiseAttention,
-    GatheredAttention,
-    KernelAttention,
-    PromptAttention,
-)
+from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, KernelAttention, PromptAttention
 from sleuth.engines.local.slots import PrefillChunk, SlotTable, with_sampled
 from sleuth.kernels.compiled import can_be_read, compiled, is_compiled_for
 from sleuth.kernels.decode_attention import CompiledDecodeAttention, find_shared_spans

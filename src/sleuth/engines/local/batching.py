@@ -106,10 +106,9 @@ class BatchingEngine(ABC):
         return len(self._running)
 
     def publish(self, version: int) -> None:
-        """Clears what was computed and stamps `version` on later completions. Call after changing the weights."""
+        """Stamps `version` on later completions, which reuse nothing. Call after changing the weights."""
         if self._running or self._waiting:
             raise RuntimeError(f"weights {version} were published while requests of {self.policy_version} are running")
-        self._forget()
         self.policy_version = version
 
     def sleep(self) -> None:

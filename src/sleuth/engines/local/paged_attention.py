@@ -47,13 +47,7 @@ class GatheredAttention:
     """
 
     def __init__(
-        self,
-        pages: np.ndarray,
-        lengths: np.ndarray,
-        page_size: int,
-        device: torch.device,
-        *,
-        window: int | None = None,
+        self, pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device, *, window: int | None = None
     ) -> None:
         self._made_of = pages, lengths, page_size, device
         starts = np.zeros_like(lengths)

@@ -139,7 +139,6 @@ class PlainEngine(BatchingEngine):
             self._release(request)
             bisect.insort(self._waiting, request, key=lambda waiting: waiting.sampling.key)
             self.preemptions += 1
-        self._forget()
 
     def _release(self, request: Request) -> None:
         if request.slot is not None:

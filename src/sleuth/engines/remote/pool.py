@@ -120,7 +120,7 @@ class PoolEngine:
         self._seconds = 0.0  # spent on publishing
         self._last_success = time.monotonic()
         self._last_failure = ""  # the reason
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loops: list[asyncio.AbstractEventLoop] = []  # that may be running; the clients are those of the last
         self._pending = 0  # turns and weight updates that wait for servers
         self._last_end = 0.0  # of one of them
 
@@ -299,14 +299,11 @@ class PoolEngine:
         published = self._weight_sync.write(version)
 
         async def update() -> list[tuple[str | None, str, bool, bool]]:
-            """Why each server does not answer, if it does not, and what the first rank knows about it."""
             self._connect()
             interrupted = asyncio.Barrier(len(self._replicas))
             with self._waiting():
                 updates = (self._update(replica, published, interrupted) for replica in self._replicas)
-                failures = await asyncio.gather(*updates)
-            pairs = zip(failures, self._replicas, strict=True)
-            return [(failure, replica.label, replica.load_finished, replica.asleep) for failure, replica in pairs]
+                return await asyncio.gather(*updates)
 
         outcomes = self._ranks.broadcast(lambda: self._run(update()))
         self._adopt(published)  # on the other ranks
@@ -322,9 +319,11 @@ class PoolEngine:
                 self._log(f"without new weights: {failure}; it will get them when it comes back")
         self._seconds += time.monotonic() - started
 
-    async def _update(self, replica: EngineReplica, published: Published, interrupted: asyncio.Barrier) -> str | None:
+    async def _update(
+        self, replica: EngineReplica, published: Published, interrupted: asyncio.Barrier
+    ) -> tuple[str | None, str, bool, bool]:
         """Gives a server new weights, once none generates with the old ones: a turn that one of them returned may go on
-        at another. Returns the reason if it does not answer, else None."""
+        at another. Returns the reason if it does not answer, else None, and what is known about it then."""
         async with replica.admission_lock:  # it may be getting the old ones again
             if self.limits.interrupts:
                 await replica.interrupt()
@@ -332,7 +331,7 @@ class PoolEngine:
             self._adopt(published)
             failure = await self._weight_sync.update(replica)
             replica.is_open.set()
-            return failure
+            return failure, replica.label, replica.load_finished, replica.asleep
 
     def _adopt(self, published: Published) -> None:
         if self.policy_version != published.version:
@@ -341,9 +340,10 @@ class PoolEngine:
         self.policy_version = published.version
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """The result of `work` in the event loop in which turns are under way, or in one of its own."""
-        if self._loop is not None and self._loop.is_running():
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        """The result of `work` in the event loop in which turns are, or may come, under way, or in one of its own."""
+        for loop in self._loops:
+            if loop.is_running():
+                return asyncio.run_coroutine_threadsafe(work, loop).result()
         return asyncio.run(work)
 
     def sleep(self) -> None:
@@ -373,13 +373,14 @@ class PoolEngine:
 
     def _connect(self) -> None:
         """Creates the clients of the running event loop, and what watches the servers in it, once per loop."""
-        if self._loop is not asyncio.get_running_loop():
-            self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if loop not in self._loops[-1:]:
+            self._loops = [*(other for other in self._loops if other.is_running() and other is not loop), loop]
             share = self._ranks.share(self.limits.requests_at_once)  # of the turns in flight at each server
             for replica in self._replicas:
                 replica.connect(requests_at_once=max(1, share.stop - share.start), seconds=self.limits.seconds)
             if self._ranks.first:  # which prints
-                self._watching = self._loop.create_task(self._watch())
+                self._watching = loop.create_task(self._watch())
 
 
 def joined(raw: RawCompletion, more: RawCompletion) -> RawCompletion:
