@@ -36,7 +36,7 @@ ROOMS = {
     "read": 2_314,
     "recipe": 3_974,
     "render.py": 396,
-    "report": 2_595,
+    "report": 2_557,
     "retrieval": 2_846,
     "rollout.py": 263,
     "runs": 3_517,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 368
-OTHER_LINES = 2351
+OTHER_LINES = 2307
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12
