@@ -180,7 +180,6 @@ def question_record(episode: Episode, score: Score, *, is_scored: bool = False) 
                 **({"failure": action.failure} if action.failure else {}),
                 **({} if action.result is None else {"result": action.result}),
                 **({"same_turn": True} if action.same_turn else {}),
-                **({"refined": list(action.refined)} if action.refined else {}),
             }
             for action in trajectory.actions
         ],
