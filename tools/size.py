@@ -24,7 +24,7 @@ ROOMS = {
     "dialect.py": 252,
     "engines": 5_574,
     "episodes": 3_428,
-    "evaluation": 2_555,
+    "evaluation": 2_551,
     "family.py": 263,
     "host": 1_692,
     "judges": 1_829,

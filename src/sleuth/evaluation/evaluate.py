@@ -242,6 +242,4 @@ def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
 
 def _set_rows(records: Sequence[Record]) -> list[Figure]:
     """The figures over sets that these records have."""
-    headed = [row for row in figures() if row.heading]
-    others = [row for row in figures() if row.over_sets and any(row.value_in(one) is not None for one in records)]
-    return [*headed, *map(figure, scores_in(records)), *others]
+    return [*(row for row in figures() if row.heading), *map(figure, scores_in(records))]
