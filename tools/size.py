@@ -43,7 +43,7 @@ ROOMS = {
     "search": 2_856,
     "serve": 2_666,
     "terminal": 601,
-    "think": 5_122,
+    "think": 5_086,
     "trainers": 667,
     "training": 3_668,
     "types.py": 686,
