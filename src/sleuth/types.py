@@ -257,10 +257,6 @@ class Segment:
         return [(version, end - begin) for version, (begin, end) in zip(versions, pairwise(begins), strict=True)]
 
 
-Refined = Literal["claims", "abstained", "too_long"]
-"""What a refiner made of results: claims that cite them, none, or nothing, as they left it no room for an answer."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """What the environment parsed from one policy turn, using policy-written text only.
@@ -269,7 +265,7 @@ class Action:
     tool, the answer, or, if "invalid", the text that was none of them. `failure` says why a search got no answer.
     `result` is all that a called tool returned, before a budget cut it:
     `Action(kind="call", text='{"name": "now", "arguments": {}}', result="12:40")`. `same_turn`: it was parsed from the
-    turn of the action before it. `refined`: what a refiner made of the passages found, for each query that found some.
+    turn of the action before it.
     """
 
     kind: Literal["search", "call", "answer", "invalid"]
@@ -278,7 +274,6 @@ class Action:
     failure: str = ""
     result: str | None = None
     same_turn: bool = False
-    refined: tuple[Refined, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from verb import refusal, sleuth, write_rows
+from verb import refusal, sleuth
 
 from sleuth.cli import index
 from sleuth.cli.app import app, sections
@@ -98,46 +98,6 @@ def test_recall_is_measured_for_all_questions_and_for_each_kind(folder: Path) ->
     assert recall["all"]["low"] <= recall["all"]["value"] <= recall["all"]["high"]
     lines = sleuth(*questions).stdout.split("\n")
     assert any(line.split()[:2] == ["all", f"{recall['all']['value']:.3f}"] for line in lines)
-
-
-def test_a_trec_run_has_what_a_search_finds_for_each_question(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "run.txt"
-    asked = ("search", folder / "index", "--questions", folder / "qa_test.jsonl", "-k", 2, "--json")
-    result = sleuth(*asked, "--trec", run)
-    assert json.loads(result.stdout) == json.loads(sleuth(*asked).stdout) | {"trec": str(run)}
-    rows = [json.loads(line) for line in (folder / "qa_test.jsonl").open()]
-    lines = [line.split(" ") for line in run.read_text().splitlines()]
-    assert [line[0] for line in lines] == [row["id"] for row in rows for _ in range(2)]
-    found = json.loads(sleuth("search", folder / "index", rows[0]["question"], "-k", 2, "--json").stdout)["passages"]
-    assert [(line[2], line[3], line[5]) for line in lines[:2]] == [
-        (found[0]["id"], "1", "sleuth-bm25"), (found[1]["id"], "2", "sleuth-bm25")
-    ]  # fmt: skip
-    gold = {row["id"]: row["gold_ids"] for row in rows}
-    hits = {line[0] for line in lines if line[2] in gold[line[0]]}
-    assert len(hits) / len(rows) == json.loads(result.stdout)["recall"]["all"]["value"]
-
-
-def test_a_folder_of_beir_is_indexed_and_its_queries_measure_recall(folder: Path, tmp_path: Path) -> None:
-    beir = tmp_path / "beir"
-    (beir / "qrels").mkdir(parents=True)
-    passages = [json.loads(line) for line in (folder / "corpus.jsonl").open()]
-    questions = [json.loads(line) for line in (folder / "qa_test.jsonl").open()]
-    split = [(passage["id"], *passage["contents"].split("\n", 1)) for passage in passages]
-    write_rows(beir / "corpus.jsonl", ({"_id": key, "title": title[1:-1], "text": text} for key, title, text in split))
-    write_rows(beir / "queries.jsonl", ({"_id": row["id"], "text": row["question"]} for row in questions))
-    judged = [f"{row['id']}\t{gold}\t1\n" for row in questions for gold in row["gold_ids"]]
-    (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged))
-
-    made = json.loads(sleuth("index", beir, tmp_path / "index", "--json").stdout)
-    assert made["corpus_sha256"] == json.loads((folder / "index" / "card.json").read_text())["corpus_sha256"]
-    run = tmp_path / "run.txt"
-    result = sleuth("search", tmp_path / "index", "--questions", beir, "-k", 1, "--trec", run, "--json")
-    ours = json.loads(
-        sleuth("search", folder / "index", "--questions", folder / "qa_test.jsonl", "-k", 1, "--json").stdout
-    )
-    assert json.loads(result.stdout)["recall"]["all"] == ours["recall"]["all"]
-    assert 0 < ours["recall"]["all"]["value"] < 1
-    assert [line.split()[0] for line in run.open()] == [row["id"] for row in questions]
 
 
 def all_commands(command: Any = None, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

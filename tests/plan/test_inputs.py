@@ -59,15 +59,15 @@ def test_a_tracker_that_is_not_installed_is_missing_as_a_file_is(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    for name in ("wandb", "trackio"):
+    for name in ("wandb", "tensorboard"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "wandb").mkdir()  # of runs
-    (tmp_path / "trackio.py").touch()
-    assert problems(recipe, 'trackers=["wandb", "trackio"]') == [
-        '--set trackers=["wandb", "trackio"]: trackers = ["wandb", "trackio"]: wandb is not installed; '
+    (tmp_path / "tensorboard.py").touch()
+    assert problems(recipe, 'trackers=["wandb", "tensorboard"]') == [
+        '--set trackers=["wandb", "tensorboard"]: trackers = ["wandb", "tensorboard"]: wandb is not installed; '
         'pip install "sleuth[trackers]"'
     ]
-    load_recipe(recipe, ['trackers=["trackio"]'], missing_inputs)
+    load_recipe(recipe, ['trackers=["tensorboard"]'], missing_inputs)
 
 
 def problems(recipe: Path, *overrides: str) -> list[str]:

@@ -150,6 +150,7 @@ def test_a_wrong_value_is_reported_with_what_would_be_right(demo: Path, override
         ("stage.1.warmup_steps=101", "stage.1.warmup_steps = 101 is beyond steps = 100"),
         ("stage.1.samples_per_prompt=1", "stage.1.samples_per_prompt = 1: should be greater than or equal to 2"),
         ("stage.1.min_siblings=9", "stage.1.min_siblings was deleted: a group is kept from two scores on"),
+        ("trackers=['trackio']", 'trackers.0 = "trackio" was deleted: a hook with `log`'),
         ("stage.1.loss.std_floor=0.1", "stage.1.loss.std_floor was deleted: the smallest deviation is 1e-4"),
         ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt in context = 512"),
         ("stage.1.loss.normalise=constant", "stage.1.loss.constant is missing"),

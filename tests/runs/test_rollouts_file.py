@@ -146,7 +146,7 @@ def test_notes_of_the_user_are_read_back_and_files_of_before_have_none(tmp_path:
     assert read_rollouts(tmp_path / "new.parquet")[0].scores == (score,)
     pq.write_table(pq.read_table(tmp_path / "new.parquet").drop_columns("notes"), tmp_path / "step-1.parquet")
     assert read_rollouts(tmp_path / "step-1.parquet")[0].scores == (replace(score, notes={}),)
-    shown = rollouts_shown([tmp_path / "step-1.parquet"], TextPool(), None)[0]["groups"]
+    shown = rollouts_shown([tmp_path / "step-1.parquet"], TextPool())[0]["groups"]
     assert shown[0]["siblings"][0]["note"] == "wrong"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sqlite3
 import struct
 import sys
 import time
@@ -118,11 +117,10 @@ def test_a_tracker_that_hangs_slows_neither_the_steps_nor_the_end(
     assert said == ["tracker hanging: did not finish in 0.05 seconds; dropped; metrics.jsonl has every figure"]
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_a_tracker_that_is_not_installed_names_the_command(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", "restored after the test")
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.raises(SleuthError) as caught:
@@ -150,8 +148,6 @@ def test_a_tracker_that_cannot_be_opened_is_told_in_one_line_and_the_others_are_
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A run folder of somebody who is logged in everywhere. Nobody may be called from here."""
-    for variable in ("TRACKIO_DIR", "TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID"):
-        monkeypatch.setenv(variable, "http://nobody.invalid")
     for variable in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_CACHE_DIR", "WANDB_ERROR_REPORTING"):
         monkeypatch.setenv(variable, "")  # so that what a tracker sets is taken back
         monkeypatch.delenv(variable)
@@ -203,23 +199,6 @@ def test_wandb_stays_offline_and_a_resumed_run_keeps_its_id(home: Path) -> None:
         [{"step": step, "grpo/reward_mean": 0.5} for step in (3, 4)],
         [{"step": step, "grpo/reward_mean": 0.25} for step in (1, 2, 3)],
     ]
-
-
-def test_trackio_continues_its_run_in_the_run_folder(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("trackio")
-    from trackio import context_vars  # pyright: ignore[reportMissingImports]
-
-    two_sessions("trackio", home)
-    with sqlite3.connect(home / "trackers" / "trackio" / "sleuth.db") as database:
-        rows = database.execute("SELECT run_id, run_name, step, metrics FROM metrics ORDER BY id").fetchall()
-    assert [(step, json.loads(metrics)) for _, _, step, metrics in rows] == [
-        *((step, {"grpo/reward_mean": 0.25}) for step in (1, 2, 3)),
-        *((step, {"grpo/reward_mean": 0.5}) for step in (3, 4)),
-    ]
-    assert {name for _, name, _, _ in rows} == {"demo"}
-    assert len({run for run, _, _, _ in rows}) == 1
-    assert capsys.readouterr().out == ""
-    assert context_vars.current_run.get() is None
 
 
 def history(file: Path) -> list[dict[str, Any]]:

@@ -46,18 +46,8 @@ def outcome(record: Record) -> str:
     return "right" if record["grounded"] else "wrong_reading"
 
 
-def _refined(record: Record) -> list[str]:
-    return [outcome for action in record.get("actions", ()) for outcome in action.get("refined", ())]
-
-
-def _share_of_results(outcome: str, record: Record) -> float:
-    outcomes = _refined(record)
-    return outcomes.count(outcome) / len(outcomes)
-
-
 _share = partial(Figure, dialects=refines, alone=True, in_steps=True, entry=_entry)
 _mean = partial(_share, interval=bounded_mean)
-_of_results = partial(Figure, interval=bootstrap_mean, of=lambda record: bool(_refined(record)), over_sets=True)
 
 FIGURES = (
     _mean(
@@ -128,18 +118,6 @@ FIGURES = (
     ),
     _mean("padding", "Words without a citation", "Share of an answer's words that are in no cited claim."),
     _share("claims", "Claims", "Claims with a citation in an answer.", unit="claims", interval=bootstrap_mean),
-    _of_results(
-        "refiner_abstained",
-        "Results of which the refiner claims nothing",
-        "Of an episode's results that a refiner read, the share of which it made no claims.",
-        value=partial(_share_of_results, "abstained"),
-    ),
-    _of_results(
-        "refiner_too_long",
-        "Results too long for the refiner",
-        "Likewise, the share which left it no room for an answer.",
-        value=partial(_share_of_results, "too_long"),
-    ),
 )
 
 STEPS = (

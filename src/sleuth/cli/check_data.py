@@ -161,9 +161,7 @@ def check_corpus(
             show_default=False,
         ),
     ],
-    against: Annotated[
-        Path, Option(metavar="QUESTIONS", help="Questions, BEIR's folder or qrels, or hf://...", show_default=False)
-    ],
+    against: Annotated[Path, Option(metavar="QUESTIONS", help="Questions, or hf://...", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
     """Check what share of questions a corpus can answer at all.

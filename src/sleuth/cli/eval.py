@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
 
 ASKED = {
-    *("index", "retriever", "refiner", "engine", "served_as", "dialect", "prompt", "prompt_role", "context", "samples"),
+    *("index", "retriever", "engine", "served_as", "dialect", "prompt", "prompt_role", "context", "samples"),
     *("forced_search", "closed_book", "scorer", "slots", "cache_memory", "dtype", "allow_code"),
 }
 """The options of how a model is asked."""
@@ -50,7 +50,6 @@ def evaluate(
     scorer: options.Scorer = None,
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
-    refiner: options.Refiner = None,
     slots: options.Slots = DEFAULT_SLOTS,
     cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
@@ -150,7 +149,6 @@ def evaluate_suite(
     scorer: options.Scorer = None,
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
-    refiner: options.Refiner = None,
     slots: options.Slots = DEFAULT_SLOTS,
     cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
@@ -188,15 +186,15 @@ def evaluate_suite(
 
 def _require_asked(model: str, questions: Path | None, asked: dict[str, Any]) -> None:
     """Raises SleuthError where options of how a model is asked contradict each other, or an input is missing."""
-    index, urls, refiner = asked["index"], asked["retriever"], asked["refiner"]
+    index, urls = asked["index"], asked["retriever"]
     if asked["closed_book"]:
         forced = asked["forced_search"] or None
-        searching = {"--index": index, "--retriever": urls or None, "--refiner": refiner, "--forced-search": forced}
+        searching = {"--index": index, "--retriever": urls or None, "--forced-search": forced}
         require_unset(searching, "has no effect with --closed-book, which allows no search; remove one of them")
     require_passages(index, "--retriever", urls or [])
     local = {"--dtype": asked["dtype"], "--cache-memory": asked["cache_memory"]}
     require_engine(asked["engine"], asked["served_as"], local)
-    require_inputs([model, *([refiner] if refiner else [])], questions=questions, index=index)
+    require_inputs([model], questions=questions, index=index)
 
 
 def _open(
@@ -206,13 +204,8 @@ def _open(
     from sleuth.evaluation.eval_session import open_eval_session
 
     settings = dict(asked)
-    urls, refiner = settings.pop("retriever") or (), settings.pop("refiner")
+    urls = settings.pop("retriever") or ()
     session, differences = open_eval_session(model, tasks, urls=urls, **settings)
-    if refiner is not None:
-        from sleuth.cite.refined_search import with_refiner
-
-        session, more = with_refiner(session, refiner, dtype=asked["dtype"])
-        differences += more
     print_notes([*differences, *notes])
     prepare_out_file(out)
     PROCESS.announce()

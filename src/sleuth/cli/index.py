@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from sleuth.terminal.inputs import prepare_out_file, read_folder, require_unset
+from sleuth.terminal.inputs import read_folder, require_unset
 from sleuth.terminal.options import AsJson
 from sleuth.terminal.tables import print_figures, show
 from sleuth.types import Passage, SleuthError, Task
@@ -195,30 +195,22 @@ def search(
     k: Annotated[int, Option("-k", metavar="N", min=1, help="How many passages.")] = 3,
     questions: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Measure recall with these questions instead; BEIR's folder or qrels too."),
-    ] = None,
-    trec: Annotated[
-        Path | None, Option(metavar="FILE", help="With --questions: write what was found as a TREC run.")
+        Option(metavar="FILE", help="Measure recall with these questions instead."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search an index, or measure its recall.
 
-    With --questions FILE: how often a gold passage is among the first N results for the question. With --trec FILE
-    also all results, one line each, for trec_eval and its relatives.
+    With --questions FILE: how often a gold passage is among the first N results for the question.
     """
     if (query is None) == (questions is None):
         raise SleuthError(
             f'give a query or --questions, one of the two: sleuth search {quote(str(folder))} "some words"'
         )
-    if questions is None:
-        require_unset({"--trec": trec}, "writes what is found for the questions of a file; add --questions FILE")
-    else:
+    if questions is not None:
         from sleuth.terminal.recipe_inputs import require_file
 
-        if not questions.is_dir():
-            require_file(questions)
-        prepare_out_file(trec, option="--trec", example="run.txt")
+        require_file(questions)
 
     from sleuth.retrieval.open_index import open_index
 
@@ -228,39 +220,27 @@ def search(
         lines = [f"[{rank}] {_passage_line(one)}" for rank, one in enumerate(passages, start=1)] or ["nothing found"]
         show(as_json, {"query": query, "passages": [asdict(passage) for passage in passages]}, *lines)
     elif questions is not None:
-        _measure_recall(index, questions, k, trec, as_json)
+        _measure_recall(index, questions, k, as_json)
 
 
 def _passage_line(passage: Passage) -> str:
     return f"{passage.title}  (id {passage.id}, score {passage.score:.2f})\n    {passage.text}"
 
 
-def _measure_recall(index: Index, questions: Path, k: int, trec: Path | None, as_json: bool) -> None:
+def _measure_recall(index: Index, questions: Path, k: int, as_json: bool) -> None:
     from sleuth.data.questions import load_questions
     from sleuth.runs.progress import progress_bar
-    from sleuth.search.rows import is_beir, load_beir
 
-    tasks = load_beir(questions) if is_beir(questions) else load_questions(questions)
-    if trec is None:
-        tasks = [task for task in tasks if task.gold_passages]
-        if not tasks:
-            raise SleuthError(f"{questions}: no question names its `gold_ids`, so recall cannot be measured")
+    tasks = [task for task in load_questions(questions) if task.gold_passages]
+    if not tasks:
+        raise SleuthError(f"{questions}: no question names its `gold_ids`, so recall cannot be measured")
     with progress_bar("search") as progress:
         found = asyncio.run(_search_each(index, tasks, k, lambda done: progress(done, len(tasks))))
-    if trec is not None:
-        from sleuth.host.atomic import replacing_file
-        from sleuth.search.rows import run_lines
-
-        with replacing_file(trec) as partial, partial.open("w", encoding="utf-8") as lines:
-            lines.writelines(f"{line}\n" for line in run_lines(tasks, found, f"sleuth-{index.card.kind}"))
     recall = _recall_by_kind(tasks, found)
-    if recall and not as_json:
+    if as_json:
+        show(as_json, {"k": k, "recall": {name: measured.as_json() for name, measured in recall.items()}})
+    else:
         print_figures(f"recall@{k}", recall)
-    record = {"k": k, "recall": {name: measured.as_json() for name, measured in recall.items()}}
-    if trec is not None:
-        show(as_json, record | {"trec": str(trec)}, f"{trec}: what was found, as a TREC run")
-    elif as_json:
-        show(as_json, record)
 
 
 async def _search_each(
@@ -277,12 +257,12 @@ async def _search_each(
 
 
 def _recall_by_kind(tasks: Sequence[Task], found: Sequence[Sequence[Passage]]) -> dict[str, Measured]:
-    """Recall of all questions with gold passages, then of each kind if there are several."""
+    """Recall of all questions, then of each kind if there are several."""
     from sleuth.search.figures import recall
 
-    pairs = [(task, passages) for task, passages in zip(tasks, found, strict=True) if task.gold_passages]
-    kinds = sorted({task.kind for task, _ in pairs})
-    groups = {"all": pairs} if pairs else {}
+    pairs = list(zip(tasks, found, strict=True))
+    kinds = sorted({task.kind for task in tasks})
+    groups = {"all": pairs}
     if len(kinds) > 1:
         groups |= {kind or "other": [pair for pair in pairs if pair[0].kind == kind] for kind in kinds}
     return {name: recall(group) for name, group in groups.items()}

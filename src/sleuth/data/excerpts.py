@@ -1,36 +1,20 @@
-"""Cuts documents by the tokens of a model into tasks of continuing them.
-
-Encoding some ten thousand long documents takes minutes, so tokens are kept between starts of a run: a file holds what
-one reading of texts encoded with one tokenizer, by the hash of each text, so that changed texts are encoded again. A
-damaged file is ignored and written anew, and the oldest files go when all are larger than `SLEUTH_KEPT_TOKENS_MB`.
-"""
+"""Cuts documents by the tokens of a model into tasks of continuing them."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import time
-import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
-import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import part_of, read_documents
-from sleuth.host.variables import KEPT_TOKENS
 from sleuth.recipe.data import TextRecipe
-from sleuth.recipe.strict import StrictModel
 from sleuth.render import CHARACTER_TOKENS, UNFINISHED, Renderer, decode
 from sleuth.types import Continuation, Document, Piece, Segment, SleuthError, Task
 
 CHARACTERS_A_TOKEN = 12
 """Characters of a long document that are encoded for each token that is needed; English has about four a token."""
-WORTH_SECONDS = 5.0
-"""Seconds of encoding from which tokens are kept."""
 SURE = 16
 """Tokens at the end of a piece of text that the text after it could change."""
 
@@ -60,8 +44,7 @@ def excerpts_of(data: TextRecipe, tokenizer: PreTrainedTokenizerFast) -> Excerpt
     trains on would otherwise be evaluated in another. Raises SleuthError for a malformed row, and if there is no task.
     """
     found = Excerpts(tasks=[])
-    with keeping_tokens(tokenizer, data) as renderer:
-        found.tasks = [_task(*window) for window in islice(_windows(data, renderer, found), data.limit)]
+    found.tasks = [_task(*window) for window in islice(_windows(data, Renderer(tokenizer), found), data.limit)]
     if not found.tasks:
         raise SleuthError(f"{data.texts}: nothing to continue: {found}")
     return found
@@ -176,86 +159,3 @@ def _first_tokens(renderer: Renderer, text: str, needed: int) -> list[int]:
 def plain_tokens(renderer: Renderer, text: str) -> list[int]:
     """The tokens of a text; names of control tokens in it are encoded as plain text."""
     return list(renderer.render(Piece(text=text)).tokens)
-
-
-@contextmanager
-def keeping_tokens(tokenizer: PreTrainedTokenizerFast, data: StrictModel) -> Iterator[Renderer]:
-    """Yields a renderer for one reading of `data`. It finds the tokens of texts that an earlier reading encoded, and
-    keeps those of this one if encoding took WORTH_SECONDS."""
-    texts = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode())
-    texts.update(data.model_dump_json().encode())
-    file = tokens_folder() / f"{texts.hexdigest()[:40]}.npz"
-    renderer = KeepingRenderer(tokenizer, read_tokens(file))
-    yield renderer
-    if renderer.seconds < WORTH_SECONDS:
-        with suppress(OSError):  # the file is the last that goes when there are too many
-            os.utime(file)
-        return
-    with suppress(OSError):  # a full disk, a folder that may not be written: the next start encodes again
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_tokens(file, renderer.used)
-        remove_oldest(file.parent, KEPT_TOKENS.bytes)
-
-
-def tokens_folder() -> Path:
-    """`sleuth/tokens` in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sleuth" / "tokens"
-
-
-class KeepingRenderer(Renderer):
-    """Looks up the tokens of texts by their hash before it encodes them. `used` has those of this reading, `seconds`
-    what encoding took."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, known: Mapping[bytes, np.ndarray]) -> None:
-        super().__init__(tokenizer)
-        self.known, self.seconds = known, 0.0
-        self.used: dict[bytes, np.ndarray] = {}
-
-    def render(self, piece: Piece) -> Segment:
-        if piece != Piece(text=piece.text):  # a budget, tokens or an author of its own
-            return super().render(piece)
-        key = hashlib.blake2b(piece.text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        if (found := self.known.get(key)) is None:
-            began = time.perf_counter()
-            found = np.array(super().render(piece).tokens, dtype=np.int32)
-            self.seconds += time.perf_counter() - began
-        self.used[key] = found
-        return Segment(author=piece.author, tokens=tuple(found.tolist()), text=piece.text)
-
-
-def write_tokens(file: Path, tokens: Mapping[bytes, np.ndarray]) -> None:
-    """Writes them atomically. Several processes may write the same file; the last one stays."""
-    rows = list(tokens.values())
-    partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as out:
-            np.savez(
-                out,
-                keys=np.frombuffer(b"".join(tokens), np.uint8).reshape(-1, 16),
-                ends=np.cumsum([len(row) for row in rows], dtype=np.int64),
-                tokens=np.concatenate(rows) if rows else np.zeros(0, np.int32),
-            )
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def read_tokens(file: Path) -> dict[bytes, np.ndarray]:
-    """The tokens by the hash of their text; empty if there is no file, or if its checksums (zip's) say that it is
-    damaged."""
-    try:
-        with np.load(file, allow_pickle=False) as parts:
-            rows = np.split(parts["tokens"], parts["ends"][:-1])
-            return dict(zip((key.tobytes() for key in parts["keys"]), rows, strict=True))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return {}
-
-
-def remove_oldest(folder: Path, most: int) -> None:
-    """Removes the files that were used least recently until the rest has at most so many bytes."""
-    files = sorted(folder.glob("*.npz"), key=lambda file: file.stat().st_mtime, reverse=True)
-    total = 0
-    for file in files:
-        total += file.stat().st_size
-        if total > most:
-            file.unlink(missing_ok=True)

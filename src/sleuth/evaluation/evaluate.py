@@ -180,7 +180,6 @@ def question_record(episode: Episode, score: Score, *, is_scored: bool = False) 
                 **({"failure": action.failure} if action.failure else {}),
                 **({} if action.result is None else {"result": action.result}),
                 **({"same_turn": True} if action.same_turn else {}),
-                **({"refined": list(action.refined)} if action.refined else {}),
             }
             for action in trajectory.actions
         ],
@@ -243,6 +242,4 @@ def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
 
 def _set_rows(records: Sequence[Record]) -> list[Figure]:
     """The figures over sets that these records have."""
-    headed = [row for row in figures() if row.heading]
-    others = [row for row in figures() if row.over_sets and any(row.value_in(one) is not None for one in records)]
-    return [*headed, *map(figure, scores_in(records)), *others]
+    return [*(row for row in figures() if row.heading), *map(figure, scores_in(records))]

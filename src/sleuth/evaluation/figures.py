@@ -54,8 +54,6 @@ class Figure:
     """Whether the question of a record can have it."""
     used: Literal["everywhere", "files", "comparisons", "elsewhere"] = "everywhere"
     """In evaluation files of questions, in their comparisons, in both, or in files of something else."""
-    over_sets: bool = False
-    """Whether a suite has its mean over sets, where it is measured; those with a heading always are."""
     dialects: Callable[[Dialect], bool] = lambda dialect: True
     """The dialects in whose evaluations it is."""
     alone: bool = False

@@ -64,7 +64,5 @@ ROW = Bound("SLEUTH_MAX_ROW_MB", 64)
 """One line of a file of rows, or one text, after decompression."""
 ANSWER = Bound("SLEUTH_MAX_ANSWER_MB", 64)
 """One answer of a retriever, an engine or a judge, after decompression."""
-KEPT_TOKENS = Bound("SLEUTH_KEPT_TOKENS_MB", 4_096)
-"""All files of tokens that are kept between starts."""
 PICKLE = Bound("SLEUTH_MAX_PICKLE_MB", 16)
 """The part of a `.pt` file that is not tensors: names, shapes and layouts. Reading it takes about a second per MB."""

@@ -190,6 +190,8 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
         case "literal_error":
             if _is_unknown_key(problem):
                 return _unknown(key, _valid_keys(problem, key, table, model))
+            if (instead := instead_of_kind((*key, "kind"), problem["input"])) is not None:
+                return f"{name} = {_shown(problem['input'])} was deleted: {instead}"
             expected = " or ".join(map(emit_value, _expected(problem)))
             return f"{name} = {_shown(problem['input'])}: should be {expected}"
         case "tuple_type" if isinstance(problem["input"], Mapping):

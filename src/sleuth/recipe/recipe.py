@@ -60,7 +60,7 @@ class Recipe(StrictModel):
     """Dtype of the weights in computation; with bfloat16 the optimiser keeps float32 master weights."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the run; "auto": a GPU if there is one."""
-    trackers: Row[Literal["tensorboard", "wandb", "trackio"]] = ()
+    trackers: Row[Literal["tensorboard", "wandb"]] = ()
     """Trackers that receive the figures of `metrics.jsonl` too; needs `pip install "sleuth[trackers]"`."""
     stage: Annotated[Row[Annotated[StageFields, OneOf("stages")]], Field(min_length=1)]
     """The stages, in the order in which they run."""

@@ -65,8 +65,9 @@ KINDS = {
     ("reward", "searched"): OWN_REWARD,
     ("reward", "sub_match"): 'set kind = "token_f1", or kind = "python" and a function of your own',
     ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',
+    ("trackers", "trackio"): "a hook with `log` in `hooks` of a stage gets the same figures",
 }
-"""Deleted `kind`: (the table that had it, its value) -> what took its place."""
+"""Deleted `kind`, or entry of a list: (the table or list that had it, its value) -> what took its place."""
 
 
 def new_name(key: Sequence[str | int]) -> str | None:

@@ -15,7 +15,7 @@ from sleuth.recipe.shipped import STEPS, TRAINING
 from sleuth.report.arms import MAX_ARMS, distinct_names, require_distinct
 from sleuth.report.curves import stages_of
 from sleuth.report.page import environment, live_body, without_surrogates
-from sleuth.report.rollouts_shown import TextPool, read_tokenizer, rollouts_shown, step_of
+from sleuth.report.rollouts_shown import TextPool, rollouts_shown, step_of
 from sleuth.report.run_files import MISSHAPEN, RunFiles, look_at_run, read_object, run_in
 from sleuth.report.summary import PURPOSES
 from sleuth.runs.alarms import DETECTORS
@@ -123,7 +123,7 @@ class LiveReport:
             files = [file for file in self._run.rollouts if step_of(file) == step]
             pool = TextPool()
             try:
-                shown = rollouts_shown(files, pool, read_tokenizer(self._run.folder))
+                shown = rollouts_shown(files, pool)
             except OSError as error:  # pruned or still being copied
                 raise SleuthError(f"{files[0].name} cannot be read: {str(error).splitlines()[0]}") from None
         if not shown:

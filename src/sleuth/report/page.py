@@ -39,7 +39,6 @@ from sleuth.report.rollouts_shown import (
     opened_at,
     questions_played,
     questions_shown,
-    read_tokenizer,
     rollouts_shown,
     step_of,
 )
@@ -70,7 +69,7 @@ def render(run: RunFiles) -> str:
     """The page of a run as HTML. All text of models and corpora is escaped, in text and in data."""
     pool = TextPool()
     values = _values(run, pool)
-    shown = rollouts_shown(run.rollouts, pool, values["tokenizer"])
+    shown = rollouts_shown(run.rollouts, pool)
     data = _data(values, pool) | {"rollouts": shown, "opened": opened_at(shown)}
     return fill("report.html", SCRIPTS, **values, live=False, data=data)
 
@@ -93,7 +92,6 @@ def _values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
     rows_of = stages_of(run.metrics)
     answered = failure_arms(run.evaluations)
     both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
-    tokenizer = read_tokenizer(run.folder) if run.rollouts else None
     return {
         "run": run,
         "name": run_name(run),
@@ -115,8 +113,6 @@ def _values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
         "failures": failure_rows(answered),
         "failure_arms": answered,
         "questions": questions_shown((BASE, TRAINED), both, pool),
-        "tokenizer": tokenizer,
-        "token_detail": tokenizer is not None,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile, zip_longest
@@ -12,12 +11,10 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tokenizers import Tokenizer
 
 from sleuth.answers.failures import MODES, failure_mode
 from sleuth.evaluation.figures import figure, is_score
 from sleuth.evaluation.paired import Record
-from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.runs.rollouts import SCHEMA, reading
 from sleuth.types import SleuthError
 
@@ -31,7 +28,7 @@ COLUMNS = [name for name in SCHEMA.names if name not in ("source", "credits")]
 T = TypeVar("T")
 
 
-def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
+def rollouts_shown(files: Sequence[Path], pool: TextPool) -> list[dict[str, Any]]:
     """Steps spread evenly over the run, each `{"step", "of", "groups"}` with the first of its `of` groups.
 
     Every step gets its first group before any gets its second, up to MAX_GROUPS and MAX_ROLLOUT_BYTES.
@@ -46,7 +43,7 @@ def rollouts_shown(files: Sequence[Path], pool: TextPool, tokenizer: Tokenizer |
         for step, rows in filter(None, turn):
             if used + pool.size - texts_before > MAX_ROLLOUT_BYTES:
                 break
-            group = _group_view(rows, pool, tokenizer)
+            group = _group_view(rows, pool)
             step["groups"].append(group)
             used += len(json.dumps(group))
     return [step for step in steps if step["groups"]]
@@ -106,18 +103,18 @@ def _read_table(file: Path, columns: Sequence[str]) -> pa.Table:
         return pq.read_table(file, columns=list(columns), schema=SCHEMA, page_checksum_verification=True)
 
 
-def _group_view(rows: Sequence[Mapping[str, Any]], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _group_view(rows: Sequence[Mapping[str, Any]], pool: TextPool) -> dict[str, Any]:
     first = rows[0]
     return {
         "id": first["task_id"],
         "question": first["question"],
         "kind": first["kind"],
         "answers": first["golden_answers"],
-        "siblings": [_sibling_view(row, pool, tokenizer) for row in rows],
+        "siblings": [_sibling_view(row, pool) for row in rows],
     }
 
 
-def _sibling_view(row: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _sibling_view(row: Mapping[str, Any], pool: TextPool) -> dict[str, Any]:
     return {
         "label": str(row["sample"] + 1) + (f".{row['trajectory'] + 1}" if row["trajectory"] else ""),
         "score": row["score"],
@@ -126,7 +123,7 @@ def _sibling_view(row: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer |
         "advantage": row["advantage"],
         "stop": row["stop"],
         "version": max((s["policy_version"] for s in row["segments"] if s["policy_version"] is not None), default=None),
-        "segments": [segment_view(segment, pool, tokenizer) for segment in row["segments"]],
+        "segments": [segment_view(segment, pool) for segment in row["segments"]],
         "actions": [action_view(action, row["gold_passages"] or (), pool) for action in row["actions"] or ()],
     }
 
@@ -172,7 +169,7 @@ def _side_view(record: Record, pool: TextPool) -> dict[str, Any]:
         "answer": record.get("answer"),
         "searches": record.get("searches"),
         "stop": record.get("stop", ""),
-        "segments": [segment_view(segment, pool, None) for segment in record.get("segments", ())],
+        "segments": [segment_view(segment, pool) for segment in record.get("segments", ())],
         "actions": [action_view(action, gold, pool) for action in record.get("actions", ())],
     }
 
@@ -197,43 +194,12 @@ class TextPool:
         return self._indices[text]
 
 
-def read_tokenizer(run: Path) -> Tokenizer | None:
-    """The tokenizer of a run's newest checkpoint; None without one, and then tokens are not shown one by one."""
-    checkpoint = latest_checkpoint(run / "checkpoints")
-    file = checkpoint and checkpoint / "tokenizer.json"
-    try:
-        return Tokenizer.from_file(str(file)) if file and file.is_file() else None
-    except Exception:  # the library's own, of a damaged file, which the report's warning names
-        return None
-
-
-def segment_view(segment: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """`{"author", "text": index}` and, if known, `cut` and the `ends` of tokens (in characters) with `logprobs`."""
+def segment_view(segment: Mapping[str, Any], pool: TextPool) -> dict[str, Any]:
+    """`{"author", "text": index}`, and `cut` if a part of it was left out."""
     view: dict[str, Any] = {"author": segment["author"], "text": pool.index(segment["text"])}
     if segment.get("cut"):
         view["cut"] = segment["cut"]
-    logprobs = segment.get("logprobs")
-    if logprobs and tokenizer is not None:
-        ends = token_ends(segment["tokens"], segment["text"], tokenizer)
-        if ends is not None:
-            view["ends"] = ends
-            view["logprobs"] = [round(value, 2) if math.isfinite(value) else None for value in logprobs]
     return view
-
-
-def token_ends(tokens: Sequence[int], text: str, tokenizer: Tokenizer) -> list[int] | None:
-    """The end of each token in `text`, in characters, for display only; None if the tokens do not spell `text`.
-
-    A character of several tokens belongs to its last one. A last token that overhangs a stop string ends with the text.
-    """
-    ends, spelled, start = [], "", 0
-    for index in range(len(tokens)):
-        piece = tokenizer.decode(list(tokens[start : index + 1]), skip_special_tokens=False)
-        if not piece.endswith("\N{REPLACEMENT CHARACTER}"):
-            spelled += piece
-            start = index + 1
-        ends.append(min(len(spelled), len(text)))
-    return ends if spelled.startswith(text) else None
 
 
 def action_view(action: Mapping[str, Any], gold: Sequence[str], pool: TextPool) -> dict[str, Any]:

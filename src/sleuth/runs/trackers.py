@@ -3,13 +3,10 @@ none sends anything over the network unless its own settings say so."""
 
 from __future__ import annotations
 
-import contextvars
-import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
@@ -23,7 +20,7 @@ from sleuth.types import SleuthError
 
 PROJECT = "sleuth"
 FOLDER = "trackers"
-"""In the run folder; holds `tensorboard`, `wandb` and `trackio`."""
+"""In the run folder; holds `tensorboard` and `wandb`."""
 BEHIND = 1000
 """Steps that a tracker may be behind the run."""
 NOT_INSTALLED = 'is not installed; pip install "sleuth[trackers]"'
@@ -105,54 +102,9 @@ class Wandb:
         self._run.finish()
 
 
-class Trackio:
-    """`TRACKIO_DIR=RUN/trackers/trackio trackio show`. Local: no space and no server, whatever the environment says."""
-
-    def __init__(self, folder: Path, run_name: str, config: Mapping[str, Any]) -> None:
-        os.environ["TRACKIO_DIR"] = str(folder / "trackio")
-        for elsewhere in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID"):
-            os.environ.pop(elsewhere, None)
-        import trackio  # pyright: ignore[reportMissingImports]
-        from trackio import sqlite_storage, utils  # pyright: ignore[reportMissingImports]
-
-        utils.TRACKIO_DIR = sqlite_storage.TRACKIO_DIR = folder / "trackio"  # both read the environment only once
-        with _quietly_offline():
-            self._run = contextvars.copy_context().run(  # a context of its own: trackio would end the run twice
-                trackio.init,
-                project=PROJECT,
-                name=run_name,
-                resume="allow",
-                config=dict(config),
-                embed=False,
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-            )
-
-    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        self._run.log(curves(stage, figures), step=step)
-
-    def close(self) -> None:
-        with _quietly_offline():
-            self._run.finish()
-
-
-@contextmanager
-def _quietly_offline() -> Iterator[None]:
-    """Keeps trackio from asking the hub for the user's name and from printing to stdout."""
-    from huggingface_hub import constants
-
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
-
-
 TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": Wandb,
-    "trackio": Trackio,
 }
 """By their name in a recipe's `trackers`."""
 

@@ -14,7 +14,6 @@ from sleuth.data.hub import local_file
 from sleuth.data.questions import require_questions, task_from_row
 from sleuth.data.rows import read_rows
 from sleuth.evaluation.intervals import Measured, share
-from sleuth.search.rows import is_beir, load_beir
 from sleuth.types import Passage, SleuthError, Task
 
 NOT_IN_TEXTS = {"yes", "no", "noanswer", "no answer"}
@@ -53,10 +52,8 @@ Needs = tuple[Task, tuple[str, ...]]
 
 
 def read_needs(path: Path) -> list[Needs]:
-    """The questions of a file or of a folder in BEIR's layout. Titles are those of HotpotQA's `supporting_facts`, also
+    """The questions of a file. Titles are those of HotpotQA's `supporting_facts`, also
     below FlashRAG's `metadata`, or of a list `supporting_titles`. Raises SleuthError for a malformed row."""
-    if is_beir(path):
-        return [(task, ()) for task in load_beir(path)]
     needs: list[Needs] = []
     for where, row in read_rows(local_file(path)):
         if not needs:

@@ -1,19 +1,15 @@
-"""Files of others: question rows of Search-R1 and its ports, a retrieval benchmark in BEIR's layout, and TREC runs."""
+"""Question rows of Search-R1 and its ports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from sleuth.data.layouts import QuestionLayout
-from sleuth.data.rows import Row, checked_text, read_rows, text_of
-from sleuth.types import Passage, SleuthError, Task
+from sleuth.data.rows import Row, checked_text, text_of
+from sleuth.types import SleuthError
 
 VERL_PREFIX = "searchR1_"
-QUERIES, JUDGEMENTS = "queries.jsonl", Path("qrels", "test.tsv")
 
 
 def standard_row(row: Row, where: str) -> Row:
@@ -65,60 +61,3 @@ SEARCH_R1 = QuestionLayout(
     fits=lambda row: "reward_model" in row or "reward_spec" in row,
     standard_row=standard_row,
 )
-
-
-def is_beir(path: Path) -> bool:
-    """Whether these questions are those of a benchmark: a folder, or one of its tables of judgements."""
-    return path.suffix == ".tsv" or path.is_dir()
-
-
-def load_beir(path: Path) -> list[Task]:
-    """The judged queries of a benchmark in BEIR's layout (arXiv:2104.08663) as tasks, whose gold passages have a
-    positive score: of a folder's test split, or of the table of judgements at `path`, in its order.
-
-    A folder has `corpus.jsonl` (read by `sleuth.retrieval.corpus`), `queries.jsonl` with rows
-    `{"_id": "q7", "text": "where was Ada Voss born?"}` and, for each split, a table such as `qrels/test.tsv` with the
-    columns query-id, corpus-id and score. It has no answers. Raises SleuthError with file:line for a malformed row.
-    """
-    table, folder = (path, path.parent.parent) if path.suffix == ".tsv" else (path / JUDGEMENTS, path)
-    queries: dict[str, str] = {}
-    for where, row in read_rows(folder / QUERIES):
-        if (name := text_of(row, "_id", where)) in queries:
-            raise SleuthError(f"{where}: id {name!r} was used by an earlier query; ids should be unique")
-        queries[name] = text_of(row, "text", where).strip()
-    gold: dict[str, list[str]] = {}
-    for where, row in read_rows(table):
-        query, passage, score = (text_of(row, name, where) for name in ("query-id", "corpus-id", "score"))
-        if query not in queries:
-            raise SleuthError(f"{where}: there is no query {query!r} in {folder / QUERIES}")
-        try:
-            gold.setdefault(query, []).extend([passage] if int(score) > 0 else [])
-        except ValueError:
-            raise SleuthError(f"{where}: score {score[:40]!r}: expected a whole number, such as 1") from None
-    if not gold:
-        raise SleuthError(f"{table}: no judgements in this file")
-    return [
-        Task(id=query, question=queries[query], golden_answers=(), gold_passages=tuple(dict.fromkeys(passages)))
-        for query, passages in gold.items()
-    ]
-
-
-def run_lines(tasks: Sequence[Task], found: Sequence[Sequence[Passage]], tag: str) -> Iterator[str]:
-    """The lines of a TREC run, which trec_eval, pytrec_eval, ir_measures and ranx read, from the passages of each task,
-    best first: one for each passage, `QUESTION Q0 PASSAGE RANK SCORE TAG`, such as `q7 Q0 17 1 11.342187 sleuth-bm25`.
-
-    The tools order by score alone, as float32, and each breaks ties in its own way; so a score that is not lower than
-    the one before is written as the next lower number. Raises SleuthError for an id with white space.
-    """
-    for task, passages in zip(tasks, found, strict=True):
-        _require_word(task.id, "question")
-        last = np.float32(np.inf)
-        for rank, passage in enumerate(passages, start=1):
-            _require_word(passage.id, "passage")
-            last = min(np.float32(passage.score), np.nextafter(last, np.float32(-np.inf)))
-            yield f"{task.id} Q0 {passage.id} {rank} {last!s} {tag}"
-
-
-def _require_word(name: str, noun: str) -> None:
-    if name.split() != [name]:
-        raise SleuthError(f"{noun} {name!r}: white space in an id, and that separates the columns of a TREC run")

@@ -102,9 +102,6 @@ Engine = Annotated[
 ServedAs = Annotated[
     str | None, Option(metavar="NAME", help="With --engine: the server's name for MODEL, if it differs.")
 ]
-Refiner = Annotated[
-    str | None, Option(metavar="MODEL", help="Let this refiner rewrite the search results before MODEL sees them.")
-]
 Slots = Annotated[int, Option(min=1, help="Turns generated at once at most, here or on the server.")]
 CacheMemory = Annotated[
     str | None,

@@ -46,7 +46,6 @@ FAMILY = Family(
     verbs={
         "Evaluate": {
             "win-rate": "sleuth.think.verbs:win_rate",
-            "reasoning": "sleuth.think.verbs:reasoning",
             "probe-thoughts": "sleuth.think.verbs:probe_thoughts",
         },
         "Make data": {"annotate thoughts": "sleuth.think.verbs:thoughts"},

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import part_of, read_documents, text_digest
-from sleuth.data.excerpts import excerpts_of, keeping_tokens, plain_tokens
+from sleuth.data.excerpts import excerpts_of, plain_tokens
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.setting import Setting
 from sleuth.recipe.data import DocumentsRecipe, TextRecipe, ThoughtPlaces
@@ -186,8 +186,7 @@ def spots_of(data: ThoughtPlaces, tokenizer: PreTrainedTokenizerFast) -> list[Sp
     if isinstance(data, TextRecipe):
         return [Spot(task=task) for task in excerpts_of(data, tokenizer).tasks]
     assert isinstance(data, PlacesRecipe)
-    with keeping_tokens(tokenizer, data) as renderer:
-        spots = list(islice(_spots(data, renderer), data.limit))
+    spots = list(islice(_spots(data, Renderer(tokenizer)), data.limit))
     if not spots:
         raise SleuthError(
             f"{data.texts}: no document of the part has a thought with {data.least_before} tokens before it and "

@@ -1,5 +1,5 @@
-"""The verbs of thinking: `annotate thoughts`, `probe-thoughts`, `win-rate` and `reasoning`. The last three measure as
-the first stage of that kind in a recipe says."""
+"""The verbs of thinking: `annotate thoughts`, `probe-thoughts` and `win-rate`. The last two measure as the first stage
+of that kind in a recipe says."""
 
 from __future__ import annotations
 
@@ -192,41 +192,6 @@ def _print_win_rate(contents: Mapping[str, Any]) -> None:
         f"wins {contents['wins']}, ties {contents['ties']}, losses {contents['losses']}, without a verdict "
         f"{contents['no_verdict']}; sign test p = {contents['p']:.2g}; judged by {contents['judged_by']['kind']}"
     )
-
-
-def reasoning(
-    model: Model, recipe: RecipeFile, no_code: NoCode = False, out: Out = None, as_json: AsJson = False
-) -> None:
-    """Ask a model problems, several answers to each.
-
-    The problems, samples and answers are those of the recipe's first stage of kind = "reason". Prints the figures of
-    each set and their means; --out writes each set beside FILE.json, as FILE@SET.json.
-    """
-    from sleuth.think.tables import ReasonRecipe
-
-    resolved, stage = load_stage(recipe, ReasonRecipe)
-    require_inputs([model])
-    prepare_out_file(out)
-
-    import_heavy()
-    from sleuth.evaluation.eval_session import load_named
-    from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.think.reasoning import require_problems, solve_problems
-
-    solver = load_named(model, resolved)
-    require_problems(stage, solver.tokenizer, solver.max_positions)
-    PROCESS.announce()
-    found = solve_problems(stage, solver, seed=resolved.seed)
-    found = {name: with_digests({"name": name, **contents}) for name, contents in found.items()}
-    suite = found[stage.name]
-    for name, contents in found.items() if out is not None else ():
-        assert out is not None
-        write_eval(out if contents is suite else out.with_name(f"{out.stem}@{name.partition('@')[2]}.json"), contents)
-    if as_json:
-        typer.echo(json.dumps({**suite, "name": Path(model).name}))
-        return
-    for name, contents in found.items():
-        print_figures(f"{model}, {name}", measured_in(contents))
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 function browseRollouts(load = undefined, signal = undefined) {
   const state = { step: data.opened[0], group: data.opened[1], sibling: 0 };
   const slider = byId("rollout-step");
-  const surprise = byId("rollout-surprise");
 
   function restore() {
     const place = remembered("rollout");
@@ -68,9 +67,6 @@ function browseRollouts(load = undefined, signal = undefined) {
   }
 
   slider.addEventListener("input", () => choose({ step: Number(slider.value), sibling: 0 }));
-  if (surprise) {
-    surprise.addEventListener("change", () => byId("rollout-detail").classList.toggle("surprising", surprise.checked));
-  }
   walkWithArrows(byId("rollout-groups"));
   addEventListener("hashchange", () => restore() && choose({}), { signal });
   const asked = restore();

@@ -1,4 +1,3 @@
 readCurves();
-showTokenTips();
 if (data.rollouts?.length) browseRollouts();
 if (data.questions.rows.length) browseQuestions();

@@ -4,26 +4,8 @@ function transcript(segments) {
 }
 
 function run(segment) {
-  const text = data.texts[segment.text];
-  const parts = segment.ends ? tokens(text, segment) : [text];
   const cut = segment.cut ? element("span", { class: "cut" }, segment.cut + " tokens cut") : null;
-  return [element("span", { class: "by " + segment.author }, parts), cut];
-}
-
-/** One span a token, so that the pointer can read its log-probability. */
-function tokens(text, segment) {
-  let start = 0;
-  return segment.ends.map((end, index) => {
-    const logprob = segment.logprobs[index];
-    const surprise = logprob === null ? 1 : Math.min(1, -logprob / 4);
-    const span = element(
-      "span",
-      { class: "token", "data-logprob": logprob, style: "--surprise-share:" + surprise.toFixed(2) },
-      text.slice(start, end),
-    );
-    start = end;
-    return span;
-  });
+  return [element("span", { class: "by " + segment.author }, data.texts[segment.text]), cut];
 }
 
 /** What the environment understood: searches with their passages in order, then the answer. */
@@ -75,17 +57,4 @@ function factRow(facts) {
 function questionFacts({ question, answers, kind, id }) {
   const facts = [["Golden answers", answers.join(" · ")], ["Kind", kind || "none"], ["Id", id]];
   return [element("h3", {}, question), factRow(facts)];
-}
-
-function showTokenTips() {
-  const tip = byId("tip");
-  document.addEventListener("pointermove", (event) => {
-    const token = event.target.closest && event.target.closest(".token[data-logprob]");
-    tip.hidden = !token;
-    if (!token) return;
-    const logprob = Number(token.dataset.logprob);
-    tip.textContent = "log p " + readable(logprob) + ", p " + readable(Math.exp(logprob));
-    tip.style.left = Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8) + "px";
-    tip.style.top = event.clientY + 18 + "px";
-  });
 }

@@ -170,6 +170,5 @@ async function load(step) {
 }
 
 readCurves();
-showTokenTips();
 document.addEventListener("visibilitychange", () => document.hidden || look());
 look();
