@@ -110,7 +110,7 @@ SCHEMA = pa.schema(
         ("advantage", pa.float64()),  # null: missing, or the group was not trained
         ("segments", pa.list_(_UPDATED)),  # without `updates` in a file where they are all empty, or an older one
         ("actions", pa.list_(_ACTION)),
-        ("own_score", _OWN_SCORE),  # null: the environment gives none, or an older file
+        ("own_score", _OWN_SCORE),  # null: the environment gives none; absent where none does, or of an older file
     ]
 )
 
@@ -123,9 +123,11 @@ def write_rollouts(path: Path, groups: Sequence[Group], advantages: Sequence[Seq
         for row in _rows_of_group(index, group, group_advantages)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    schema = SCHEMA
+    schema = SCHEMA  # without what no episode of the file has
     if not any(segment["updates"] for row in rows for segment in row["segments"]):
-        schema = SCHEMA.set(SCHEMA.names.index("segments"), pa.field("segments", pa.list_(_SEGMENT)))
+        schema = schema.set(SCHEMA.names.index("segments"), pa.field("segments", pa.list_(_SEGMENT)))
+    if all(row["own_score"] is None for row in rows):
+        schema = schema.remove(SCHEMA.names.index("own_score"))
     with recorded(path), replacing_file(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), partial, compression="zstd", write_page_checksum=True)
 
@@ -274,7 +276,7 @@ def _trajectory(row: Mapping[str, Any]) -> Trajectory:
         segments=tuple(map(_segment, row["segments"])),
         actions=tuple(map(_action, row["actions"])),
         stop=row["stop"],
-        score=Score(**row["own_score"]) if row["own_score"] else None,
+        score=Score(**given) if (given := row.get("own_score")) else None,
     )
 
 
