@@ -264,6 +264,8 @@ results = {
     "scores text": {"score": "1"},
     "answers a number": {"answer": 42},
 }
+if how == "says nothing":
+    os._exit(0)  # what it printed is still in its buffer
 if how in results:
     print(json.dumps(results[how]))
 print()
@@ -380,6 +382,7 @@ def test_an_agent_that_goes_wrong_has_no_score_and_says_why(
         ("chat/completions", {"stop": 5}, "stop: should be a text, or a list of at most 16, none of them empty"),
         ("chat/completions", {"stop": [""]}, "stop: should be a text, or a list of at most 16, none of them empty"),
         ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format = "),
+        ("chat/completions", {"stream": True, "stream_options": 5}, "stream_options: should be an object such as"),
         ("chat/completions", {"tool_choice": "required"}, "tool_choice = 'required' is not supported here"),
         ("responses", {"text": {"format": {"type": "json_schema"}}}, "text.format: only text is supported here"),
         (
@@ -612,6 +615,7 @@ def test_a_command_plays_and_its_last_line_is_its_result(
         ("exits", "ended with status 3"),
         ("forgets", "printed 'noise' as its last line; expected {"),
         ("both", 'printed \'{"score": 1, "answer": "42"}\' as its last line; expected {'),
+        ("'says nothing'", "printed nothing; expected {"),
         ("'scores text'", 'printed \'{"score": "1"}\' as its last line; expected {'),
         ("'answers a number'", "printed '{\"answer\": 42}' as its last line; expected {"),
     ],

@@ -143,6 +143,8 @@ def _require_plain(body: Mapping[str, Any], model: str) -> None:
     for name, values in REFUSED.items():
         if body.get(name) not in values:
             raise BadRequestError(f"{name} = {body[name]!r} is not supported here; leave it out")
+    if not isinstance(body.get("stream_options"), dict | None):  # read after the policy has written
+        raise BadRequestError('stream_options: should be an object such as {"include_usage": true}')
 
 
 def _entries(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

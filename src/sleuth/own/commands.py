@@ -91,7 +91,8 @@ class AgentCommand:
                     return score
                 case {"answer": str(answer), **others} if not others:
                     return answer
-        raise self.error(f'printed {last[:60]!r} as its last line; expected {{"score": 0.5}} or {{"answer": "..."}}')
+        printed_last = f"{last[:60]!r} as its last line" if last else "nothing"
+        raise self.error(f'printed {printed_last}; expected {{"score": 0.5}} or {{"answer": "..."}}')
 
     def _reason(self, text: str) -> str:
         """The last line of stderr, after the last line of its own files that a traceback names."""
