@@ -36,7 +36,6 @@ MISTAKES = {
         f"{EVAL} --closed-book --index i": "--index has no effect with --closed-book, which allows no search; remove",
         f"{EVAL} --closed-book --retriever http://a:1": "--retriever has no effect with --closed-book",
         f"probe {MODEL} --questions q.jsonl --index nope": "--index nope: no index here",
-        f"reasoning m {DEMO}": f'{DEMO}: has no stage of kind = "reason"; add one',
     },
     "servers": {
         f"serve {MODEL} --port 0 --index x --url http://h:9": "--index and --url are both given: passages come",
