@@ -284,6 +284,7 @@ def test_what_fails_before_or_after_a_turn_ends_the_episode_without_a_score(
             ["Undocumented"],
             "counting.py:84: Undocumented.add: Cannot generate JSON schema for add because it has no doc",
         ),
+        (["Counter.add"], "Counter.add: its class has reset, which has an effect only if tools names the class itself"),
         (["Counter", "WithTask"], "tools has several classes, counting:Counter, counting:WithTask: an episode has one"),
     ],
 )

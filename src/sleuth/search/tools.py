@@ -22,7 +22,7 @@ from sleuth.episodes.frames import Frame
 from sleuth.episodes.function import env_code_in, failed
 from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.mcp_server import ServerTool, ToolServerFailed, tool_server
-from sleuth.episodes.own_object import OwnObject, require_makes, takes_task, tool_names
+from sleuth.episodes.own_object import NOT_TOOLS, OwnObject, require_makes, takes_task, tool_names
 from sleuth.episodes.setting import Setting, asked_with, template_of
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller, shown_value
@@ -311,7 +311,7 @@ def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, 
     classes = [one for name in env.functions() if isinstance((one := load_function(name, env.files)).call, type)]
     if len(classes) > 1:
         names = ", ".join(one.name for one in classes)
-        raise SleuthError(f"tools has several classes, {names}: an episode has one object; name methods of the others")
+        raise SleuthError(f"tools has several classes, {names}: an episode has one object; name one of them")
     made = [tool for named in env.tools for tool in _tools_of(named, env)]
     index = open_index(env.index) if env.index is not None else None
     names = [tool.name for tool in made] + ([SEARCH] if index is not None else [])
@@ -349,6 +349,9 @@ def _tools_of(named: str | ToolTableRecipe, env: ToolEnvRecipe) -> list[Function
     if table.function is not None:
         function = load_function(table.function, env.files)
         is_class = isinstance(function.call, type)
+        owner = _class_of(function)
+        if has := [one for one in NOT_TOOLS if owner is not None and hasattr(owner.call, one)]:
+            raise function.error(f"its class has {has[0]}, which has an effect only if tools names the class itself")
         names = [f"{table.function}.{name}" for name in tool_names(function)] if is_class else [table.function]
         functions = [load_function(name, env.files) for name in names]
         return [FunctionTool(one, seconds=env.seconds, shared=table.shared) for one in functions]
