@@ -115,10 +115,11 @@ def test_the_calculator_is_called_and_its_result_read(checkout: Path) -> None:
     assert group.scores[0].value == 1.0
 
 
-def test_a_transfer_in_the_bank_ends_the_episode_and_is_paid(checkout: Path) -> None:
-    def call(name: str, **arguments: object) -> str:
-        return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+def call(name: str, **arguments: object) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
+
+def test_a_transfer_in_the_bank_ends_the_episode_and_is_paid(checkout: Path) -> None:
     turns = [
         call("balance", owner="Ada"),
         call("transfer", payer="Ada", payee="Bo", amount=500),
@@ -132,6 +133,16 @@ def test_a_transfer_in_the_bank_ends_the_episode_and_is_paid(checkout: Path) -> 
     assert [action.result for action in trajectory.actions] == ["100", refused, "done"]
     assert trajectory.text.splitlines()[2] == "Move 10 from Ada to Bo. There are accounts of Ada, Bo."
     assert (trajectory.stop, group.scores[0].value) == ("answered", 1.0)
+
+
+def test_the_bank_that_was_written_for_trl_is_played_as_it_is(checkout: Path) -> None:
+    recipe = checkout / "bank.toml"
+    theirs = str(ROOT / "examples/other_trainers/trl_bank.py")
+    recipe.write_text(Path("examples/own_code/bank.toml").read_text().replace("my_bank:Bank", f"{theirs}:Bank"))
+    row = json.loads((FOLDER / "transfers.jsonl").read_text().splitlines()[0])
+    turns = [call("transfer", payer="Ada", payee="Bo", amount=10), "<answer>done</answer>"]
+    group = played(recipe, row["question"], "", turns, info={"accounts": row["accounts"], "wanted": row["wanted"]})
+    assert (group.episodes[0].trajectory.stop, group.scores[0].value) == ("answered", 1.0)
 
 
 def notes_tasks() -> list[Task]:
