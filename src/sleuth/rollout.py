@@ -107,7 +107,7 @@ async def play(
             else:
                 completion = await engine.complete(tokens, limits)
             yield _policy_segment(completion)
-            if (count := getattr(env, "count_tokens", None)) is not None:  # an agent's client is told its usage
+            if (count := getattr(env, "count_tokens", None)) is not None:  # for the usage that an agent's client reads
                 count(len(tokens), len(completion.tokens))
             tokens.extend(completion.tokens)
             reply = await env.reply(completion.text, completion.stop)

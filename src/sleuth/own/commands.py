@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from sleuth.host.escapes import one_line
 from sleuth.host.variables import CLIENT_KEY_VARIABLE, KEY_VARIABLE
-from sleuth.own.functions import UserCodeError, file_hash, shown, told
+from sleuth.own.functions import UserCodeError, error_line, file_hash, shown
 from sleuth.own.permission import CODE
 from sleuth.types import Task
 
@@ -58,7 +58,7 @@ class AgentCommand:
 
     def raised(self, error: BaseException) -> UserCodeError:
         """An error that starting it raised."""
-        return self.error(told(error))
+        return self.error(error_line(error))
 
     async def call(self, task: Task, base_url: str, api_key: str) -> Any:
         """The score or the answer. Raises UserCodeError if the program fails, with the last line of its stderr, or does

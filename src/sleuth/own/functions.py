@@ -62,7 +62,7 @@ class UserFunction:
     def raised(self, error: BaseException) -> UserCodeError:
         """An error at the line of the user's code that raised `error`."""
         where = _line_in(error.__traceback__, self._files) or self.where
-        return UserCodeError(f"{where}: {self.short_name}: {told(error)}")
+        return UserCodeError(f"{where}: {self.short_name}: {error_line(error)}")
 
     @property
     def _files(self) -> set[Path]:
@@ -96,13 +96,10 @@ def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
         raise UserCodeError(f"{where}: {attribute} is {found!r}; expected a function or a class")
     if module.__name__ == "__main__" and _file_of(module) is None:
         place, sources = _cell_of(found, full_name)
-    elif name.partition(":")[0].endswith(SOURCE):
-        place, sources = _source_of(module), _IMPORTED[module.__name__][1]
     else:
-        place = _source_of(module)
-        sources = _sources(place)
-    sources = merged_sources(sources, read)
-    return UserFunction(name=full_name, call=found, file=place, sources=sources, module=module)
+        place, is_file = _source_of(module), name.partition(":")[0].endswith(SOURCE)
+        sources = _IMPORTED[module.__name__][1] if is_file else _sources(place)
+    return UserFunction(name=full_name, call=found, file=place, sources=merged_sources(sources, read), module=module)
 
 
 def _cell_of(found: Callable[..., Any], name: str) -> tuple[Path, Mapping[str, str]]:
@@ -317,7 +314,7 @@ def _import_error(error: BaseException, file: Path, files: set[Path]) -> UserCod
     if isinstance(error, SyntaxError) and error.filename:
         return UserCodeError(f"{shown(Path(error.filename))}:{error.lineno}: {type(error).__name__}: {error.msg}")
     where = _line_in(error.__traceback__, files) or (shown(file) if file.suffix == SOURCE else str(file))
-    return UserCodeError(f"{where}: cannot be imported: {told(error)}")
+    return UserCodeError(f"{where}: cannot be imported: {error_line(error)}")
 
 
 def _attribute(module: ModuleType, attribute: str, place: str) -> Any:
@@ -428,7 +425,7 @@ def _line_in(traceback: TracebackType | None, files: set[Path]) -> str:
     return where
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """The kind and the text of an error, in one line."""
     text = replace_surrogates(" ".join(str(error).split())[:300])
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

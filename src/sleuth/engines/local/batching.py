@@ -78,7 +78,7 @@ class BatchingEngine(ABC):
                 self.model.train()
 
     def _end(self) -> None:
-        """Called after the last step of a loop; drops what is still computed for nobody."""
+        """Called after the last step of a loop; drops what is still being computed, and unused."""
         return
 
     # -- what callers use --------------------------------------------------------------------------------------------
