@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -16,11 +15,11 @@ from sleuth import family
 from sleuth.dialect import Dialect, dialect_of
 from sleuth.episodes.frames import ChatFrame, Frame, TextFrame
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
-from sleuth.episodes.own_object import OwnObject, require_makes
+from sleuth.episodes.own_object import SCORES, OwnObject, require_makes
 from sleuth.episodes.protocol import AGENT, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.setting import Setting, template_of
 from sleuth.episodes.step_env import StepEnv
-from sleuth.episodes.tables import AgentEnvRecipe, FunctionEnvRecipe
+from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller, shown_value
 from sleuth.own.commands import load_command
@@ -83,13 +82,14 @@ class FunctionEnv:
             return failed(error)
 
     async def score(self) -> Score | None:
-        """The sum of the rewards of its steps, or the score that it gives itself."""
-        return await self.own.score() if self.steps is None else self.steps.score()
+        """The score that it gives itself, or the sum of the rewards of its steps."""
+        if self.steps is None or any(map(self.own.has, SCORES)):
+            return await self.own.score()
+        return self.steps.score()
 
     async def close(self) -> None:
         """Lets the user's environment close what it opened, if it has a method for that."""
-        with suppress(UserCodeError):  # the episode has ended
-            await self.own.close()
+        await self.own.close()
 
     def _checked(self, reply: Any, method: str) -> Reply:
         error = self.own.make.function.error
