@@ -257,6 +257,8 @@ if how == "raises":
     raise ValueError("no idea")
 if how == "exits":
     sys.exit(3)
+while how == "floods":
+    print("noise" * 1_000)
 results = {
     "answers": {"answer": said},
     "scores": {"score": task["info"]["worth"]},
@@ -640,6 +642,15 @@ def test_no_process_of_a_command_outlives_its_episode(
     while any(map(is_running, pids)) and time.monotonic() < until:
         time.sleep(0.02)
     assert [pid for pid in pids if is_running(pid)] == []
+
+
+def test_a_command_that_prints_without_end_is_ended(
+    agents: Callable[..., AgentSetting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sleuth.own.commands.LARGEST_OUTPUT", 1 << 20)
+    [episode] = played(agents("python program.py floods", seconds=60.0), "42<|im_end|>")
+    assert episode.trajectory.stop == "failed"
+    assert "python program.py floods: printed more than 1 MB" in (episode.trajectory.actions[-1].failure or "")
 
 
 def is_running(pid: str) -> bool:

@@ -121,6 +121,13 @@ def half(task):
 
 def bare():
     return Walk(None)
+
+class Judged(Walk):
+    def score(self):
+        return self.place / 4
+
+    def close(self):
+        raise OSError("nothing to close")
 """
 
 
@@ -220,6 +227,23 @@ def test_an_environment_with_reset_and_step_is_paid_for_each_step_until_it_ends(
     assert walked("Walk", "x", "xx") == (shown, [None, None, "turns"], Score(value=1.0))
     assert walked("bare", "xxxx") == (["at 0, seed 11", ""], [None, "answered"], Score(value=0.5))
     assert walked("Walk") == (["at 0, seed 11"], [None], Score(value=0.0))
+
+
+def test_the_score_that_it_gives_itself_counts_in_place_of_the_rewards(folder: Path) -> None:
+    assert walked("Judged", "x", "xx")[2] == Score(value=0.75)
+
+
+def test_what_fails_after_the_end_is_a_line_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def play() -> None:
+        made = env("Judged", "walked.py")
+        await made.open()
+        await made.close()
+
+    asyncio.run(play())
+    line = "warning: walked.py:50: Judged.close: OSError: nothing to close; its episode had ended and counts, "
+    assert capsys.readouterr().err.startswith(line)
+    asyncio.run(play())
+    assert capsys.readouterr().err == ""
 
 
 def test_a_result_may_be_an_object_whose_steps_give_no_reward(folder: Path) -> None:

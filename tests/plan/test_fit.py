@@ -256,6 +256,20 @@ def test_phases_and_sums_are_in_the_json(make_recipe) -> None:
     assert printed["peak_disk_bytes"] == pytest.approx(14 * 596_049_920, rel=0.01)
 
 
+def test_evaluations_on_the_way_are_part_of_the_time_of_the_stage_that_makes_them(make_recipe) -> None:
+    keys = ("Qwen3-0.6B", "stage.1.gradient_checkpointing=true", "stage.0.data.limit=50")
+    plain = plan_for_cards(make_recipe(*keys), read_cards("h100-80"))
+    plan = plan_for_cards(make_recipe(*keys, "stage.1.evaluate_every={ base = 30 }"), read_cards("h100-80"))
+    trained = next(stage.seconds for stage in plan.stages if stage.name == "base")
+    before, after = (next(one for one in each.stages if one.name == "grpo") for each in (plain, plan))
+    assert trained
+    assert before.seconds
+    assert after.purposes["evaluations"] == pytest.approx(4 * trained)  # after 30, 60, 90 and 100 steps
+    saves = after.purposes["saves"] - before.purposes["saves"]  # each evaluation is of a checkpoint
+    assert after.seconds == pytest.approx(before.seconds + saves + 4 * trained)
+    assert after.notes[-1] == "grpo: evaluates base 4 times on the way"
+
+
 def test_servers_that_sleep_on_the_card_are_counted(make_recipe) -> None:
     pool = 'stage.1.engine={ urls = ["http://127.0.0.1:8000"], sleeps = true }'
     plan = plan_for_cards(make_recipe("Qwen3-0.6B", pool), read_cards("h100-80"))

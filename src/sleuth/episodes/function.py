@@ -5,21 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth import family
 from sleuth.dialect import Dialect, dialect_of
 from sleuth.episodes.frames import ChatFrame, Frame, TextFrame
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
-from sleuth.episodes.own_object import OwnObject, require_makes
+from sleuth.episodes.own_object import SCORES, OwnObject, require_makes
 from sleuth.episodes.protocol import AGENT, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.setting import Setting, template_of
 from sleuth.episodes.step_env import StepEnv
-from sleuth.episodes.tables import AgentEnvRecipe, FunctionEnvRecipe
+from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller, shown_value
 from sleuth.own.commands import load_command
@@ -82,13 +82,14 @@ class FunctionEnv:
             return failed(error)
 
     async def score(self) -> Score | None:
-        """The sum of the rewards of its steps, or the score that it gives itself."""
-        return await self.own.score() if self.steps is None else self.steps.score()
+        """The score that it gives itself, or the sum of the rewards of its steps."""
+        if self.steps is None or any(map(self.own.has, SCORES)):
+            return await self.own.score()
+        return self.steps.score()
 
     async def close(self) -> None:
         """Lets the user's environment close what it opened, if it has a method for that."""
-        with suppress(UserCodeError):  # the episode has ended
-            await self.own.close()
+        await self.own.close()
 
     def _checked(self, reply: Any, method: str) -> Reply:
         error = self.own.make.function.error
@@ -170,36 +171,47 @@ def function_setting(env: FunctionEnvRecipe, tokenizer: PreTrainedTokenizerFast 
     )
 
 
-def trained_setting(card: ProtocolCard, model: str) -> Setting:
-    """The environment, or the agent, of the user that trained a checkpoint. Its module is where the recipe has it,
-    or in the current folder. Raises SleuthError if it may not be imported, is not there or has changed."""
-    name, env = card.own_environment or "", card.env
+def trained_setting(card: ProtocolCard, model: str, index: Path | None = None) -> Setting:
+    """The environment, the agent or the tools of the user that trained a checkpoint, with the `index` that the tools
+    search. Modules are where the recipe has them, or in the current folder. Raises SleuthError if one may not be
+    imported, is not there or has changed, or if the index is missing."""
+    env = card.env
     assert env is not None
+    kind = "agent" if card.prompt == AGENT else "tools" if card.prompt_text else "python"
+    trained = f"{model}: was trained in {' and '.join(card.own_environment)}"
+    if kind == "tools" and card.corpus_sha256 is not None and index is None:
+        raise SleuthError(f"{trained} and the tool search: name its index by --index DIR")
     try:
-        function = load_function(place := _trained_place(Path(model), name))
-        files = tuple(Path(file) for file in env.sources if file not in function.sources)
-        keys = {"function": place, "parameters": env.parameters, "files": files, "dialect": card.dialect.name}
-        keys |= {"turn_tokens": card.dialect.turn_tokens, "template_flags": card.template_flags}
-        role = "raw" if card.prompt_role == "raw" else "user"
-        table = {"kind": "agent", **keys} if card.prompt == AGENT else {"kind": "python", "prompt_role": role, **keys}
-        recipe = (AgentEnvRecipe if card.prompt == AGENT else FunctionEnvRecipe).model_validate(table)
-        setting = recipe.setting(load_tokenizer(model), [])
+        places = [_trained_place(Path(model), name) for name in card.own_environment]
+        known = merged_sources(*(load_function(place).sources for place in places))
+        table: dict[str, Any] = {"kind": kind, "files": tuple(Path(file) for file in env.sources if file not in known)}
+        table |= {"turn_tokens": card.dialect.turn_tokens, "template_flags": card.template_flags}
+        if kind == "tools":
+            stand_in = "research_rules" if card.prompt_role == "system" else "plain"  # the card has its text
+            table |= {"tools": places, "index": index, "prompt": stand_in, "prompt_role": card.prompt_role}
+        else:
+            table |= {"function": places[0], "parameters": env.parameters, "dialect": card.dialect.name}
+        if kind == "python":
+            table["prompt_role"] = "raw" if card.prompt_role == "raw" else "user"
+        setting: Setting = family.table("environments", kind).model_validate(table).setting(load_tokenizer(model), [])
     except SleuthError as error:
-        raise SleuthError(f"{model}: was trained in {name}: {error}") from None
+        raise SleuthError(f"{trained}: {error}") from None
     if changed := code_differences({"env": env}, {"env": setting.own_code or env}):
         raise SleuthError(
-            f"{model}: was trained in {name}, and {', '.join(changed)} changed since; put back what was there, or "
-            "evaluate it in a recipe with an `evaluate` stage whose env names it"
+            f"{trained}, and {', '.join(changed)} changed since; put back what was there, or evaluate it in a recipe "
+            "with an `evaluate` stage whose env names it"
         )
-    return replace(setting, dialect=card.dialect)
+    prompt = {"prompt": card.prompt_text, "prompt_name": card.prompt, "ask_with": card.ask_with}
+    return replace(setting, dialect=card.dialect, **prompt if kind == "tools" else {})
 
 
 def _trained_place(model: Path, name: str) -> str:
     """`folder/my_env.py:Guessing` for `my_env:Guessing`."""
     recipe = model.resolve().parent.parent / "recipe.toml"
     stages = read_toml(recipe).get("stage", []) if recipe.is_file() else []
-    envs = [stage.get("env") for stage in stages if isinstance(stage, dict)]
-    named = [str(env.get("function", "")) for env in envs if isinstance(env, dict)]
+    envs = [env for stage in stages if isinstance(stage, dict) and isinstance(env := stage.get("env"), dict)]
+    tools = [tool for env in envs for tool in env.get("tools", ())]
+    named = [str(one.get("function", "") if isinstance(one, dict) else one) for one in (*envs, *tools)]
     module, _, attribute = name.partition(":")
     end = f"/{module.replace('.', '/')}.py:{attribute}"
     there = (one for one in named if f"/{one}".endswith(end) and Path(one.partition(":")[0]).is_file())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sleuth.host.threads import to_stderr
 from sleuth.own.calls import Caller, finite_number, plain, shown_value
 from sleuth.own.functions import UserCodeError, UserFunction, require_arguments, signature_of
 from sleuth.types import Score, Task
@@ -17,6 +18,8 @@ SCORES = ("score", "get_reward")
 """Methods that return the score of an episode; the second is TRL's name."""
 NOT_TOOLS = ("reset", "done", "close", *SCORES)
 ABSENT = object()
+NOT_CLOSED = set[str]()
+"""Classes whose `close` has failed in this process."""
 
 
 def tool_names(function: UserFunction) -> list[str]:
@@ -91,9 +94,17 @@ class OwnObject:
             return Score(value=None, note=str(error))
 
     async def close(self) -> None:
-        """Lets it close what it opened, if it has a method for that."""
-        if self.has("close"):
+        """Lets it close what it opened, if it has a method for that. The first time that it fails is a line."""
+        if not self.has("close"):
+            return
+        try:
             await self.call("close")
+        except UserCodeError as error:
+            if (name := self.make.function.name) not in NOT_CLOSED:
+                NOT_CLOSED.add(name)
+                to_stderr(
+                    f"warning: {error}; its episode had ended and counts, and further failures there are not shown"
+                )
 
     def error(self, method: str, message: str) -> UserCodeError:
         """An error at the definition of a method."""

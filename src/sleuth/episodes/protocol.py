@@ -144,12 +144,11 @@ class ProtocolCard(_Record):
         return retriever and retriever.as_json()
 
     @property
-    def own_environment(self) -> str | None:
-        """The class or the agent of the user that played, `MODULE:NAME`; None for ours, which have a prompt, and for a
-        command, since a card must not start one."""
-        if self.env is None or self.prompt_text or not FUNCTION.fullmatch(self.env.functions[0]):
-            return None
-        return self.env.functions[0]
+    def own_environment(self) -> tuple[str, ...]:
+        """The class, the agent or the tools of the user that played, `MODULE:NAME` each; empty for ours, and where a
+        command or a server is among them, since a card must not start one."""
+        functions = () if self.env is None else self.env.functions
+        return functions if all(map(FUNCTION.fullmatch, functions)) else ()
 
     @property
     def has_own_score(self) -> bool:

@@ -24,7 +24,7 @@ from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.episodes.function import trained_setting
 from sleuth.episodes.protocol import AGENT, ProtocolCard
-from sleuth.episodes.setting import Setting
+from sleuth.episodes.setting import Setting, changes_of_card
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.host.checksums import SUMS, has_checksums
 from sleuth.host.memory import DEFAULT_SLOTS
@@ -251,13 +251,15 @@ def open_eval_session(
     alone = without_agent and not allow_code and card is not None and card.prompt == AGENT
     if card is not None and card.env is not None:
         name = " and ".join(card.env.functions)
-        if not alone and (card.own_environment is None or not allow_code):
-            instead = "evaluate it in" if card.own_environment is None else "add --allow-code, or evaluate it in"
+        if not alone and not (card.own_environment and allow_code):
+            instead = "add --allow-code, or evaluate it in" if card.own_environment else "evaluate it in"
             raise SleuthError(
                 f"{model}: was trained in {name}, code of your own that its card does not start; {instead} a recipe "
                 "with an `evaluate` stage whose env names it"
             )
-        if options := ", ".join(f"--{key.replace('_', '-')}" for key, value in asdict(overrides).items() if value):
+        needed = {"index"} if card.prompt_text and card.corpus_sha256 else set[str]()
+        given = (key for key, value in asdict(overrides).items() if value and key not in needed)
+        if options := ", ".join(f"--{key.replace('_', '-')}" for key in given):
             raise SleuthError(
                 f"{options}: has no effect: {model} was trained in {name}, which prompts it; leave it out"
             )
@@ -266,7 +268,7 @@ def open_eval_session(
 
             own = chat_setting(card, load_tokenizer(model))
         else:
-            own = trained_setting(card, model)
+            own = trained_setting(card, model, index)
             rewards = [EnvironmentRewardRecipe(kind="environment")] if card.has_own_score else []
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
@@ -284,7 +286,10 @@ def open_eval_session(
     adopted = environment_of(card.dialect if card is not None else None, tasks)
     setting: Setting
     differences: list[str] | None
-    setting, differences = (own, []) if own else adopted.setting_to_evaluate(card, overrides, tokenizer, tasks)
+    if own is not None:
+        setting, differences = own, changes_of_card(card, own) if card and card.prompt_text else []
+    else:
+        setting, differences = adopted.setting_to_evaluate(card, overrides, tokenizer, tasks)
     if scorer is not None and not compares_answers(setting.dialect):
         raise SleuthError(
             f"--scorer {scorer} compares answers with golden ones, and {model} refines: leave it out; its claims are "

@@ -25,6 +25,8 @@ from sleuth.types import Task
 
 TAIL = 2**16
 """Bytes of what a command printed that are read, from the end."""
+LARGEST_OUTPUT = 64 * 2**20
+"""Bytes that a command may print to stdout, and as many to stderr, before it is ended."""
 TRACED = re.compile(r'File "(.+)", line (\d+)')
 """Where a traceback says that a line was."""
 
@@ -78,7 +80,12 @@ class AgentCommand:
                 start_new_session=True,
             )
             try:
-                status = await process.wait()
+                while True:  # its output is in files, whose size is looked at once a second
+                    with suppress(TimeoutError):
+                        status = await asyncio.wait_for(process.wait(), 1)
+                        break
+                    if any(os.fstat(file.fileno()).st_size > LARGEST_OUTPUT for file in (printed, errors)):
+                        raise self.error(f"printed more than {LARGEST_OUTPUT // 2**20} MB")
             finally:
                 with suppress(ProcessLookupError, PermissionError):  # nobody is left: Linux, and macOS
                     os.killpg(process.pid, signal.SIGKILL)

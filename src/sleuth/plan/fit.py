@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -219,9 +220,12 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None, thread
         servers=machine.servers,
         others=machine.others,
         phases=tuple(phases),
-        stages=tuple(
-            stage_time(StagePlan(recipe, index, shape, machine), card, phases, threads)
-            for index in range(len(recipe.stage))
+        stages=_evaluated_on_the_way(
+            recipe,
+            [
+                stage_time(StagePlan(recipe, index, shape, machine), card, phases, threads)
+                for index in range(len(recipe.stage))
+            ],
         ),
         peak_disk_bytes=_disk(recipe, shape, machine),
         problems=tuple(problems.values()),
@@ -230,6 +234,25 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None, thread
         threads=threads,
         downloads=missing_bytes(recipe, weights),
     )
+
+
+def _evaluated_on_the_way(recipe: Recipe, stages: Sequence[StageTime]) -> tuple[StageTime, ...]:
+    """With the seconds of the evaluations that a stage makes while it trains, as far as theirs are known."""
+    seconds, timed = {stage.name: stage.seconds for stage in stages}, list(stages)
+    for at, stage in enumerate(recipe.stage):
+        if not isinstance(stage, TrainingRecipe) or not stage.evaluate_every:
+            continue
+        times = Counter(name for step in range(1, stage.last_step + 1) for name in stage.evaluates_at(step))
+        known = sum(count * (seconds[name] or 0.0) for name, count in times.items())
+        before = timed[at]
+        many = ", ".join(f"{name} {count} times" for name, count in times.items())
+        timed[at] = replace(
+            before,
+            seconds=None if before.seconds is None else before.seconds + known,
+            purposes=before.purposes | ({"evaluations": known} if known else {}),
+            notes=(*before.notes, f"{stage.name}: evaluates {many} on the way"),
+        )
+    return tuple(timed)
 
 
 def _served(recipe: Recipe, machine: Machine) -> Iterator[tuple[Phase, int]]:

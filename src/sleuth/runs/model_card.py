@@ -237,7 +237,8 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageF
         ]
     if protocol is not None and protocol.env is not None:
         acts = f"It acts with {_own_code(protocol.env)}, code that is no part of this checkpoint: evaluate it"
-        alone = f", or `sleuth serve {place} --allow-code`" if protocol.own_environment else ""
+        searched = " --index DIR" if protocol.prompt_text and protocol.corpus_sha256 else ""
+        alone = f", or `sleuth serve {place}{searched} --allow-code`" if protocol.own_environment else ""
         alone += f", or let your agent ask it at `sleuth serve {place}`" if protocol.prompt == AGENT else ""
         return [f"{acts} in a recipe whose `env` names it{alone}."]
     index = " --index DIR" if protocol is None or environment_of(protocol.dialect).needs_index else ""

@@ -7,7 +7,6 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MethodType
@@ -168,8 +167,7 @@ class ToolEnv(SearchEnv):
     async def close(self) -> None:
         """Closes its object."""
         if self.own is not None:
-            with suppress(UserCodeError):  # the episode has ended
-                await self.own.close()
+            await self.own.close()
 
     async def _reply_to(
         self, calls: Sequence[str], queries: Sequence[Sequence[str]], turn: str, stop: StopReason

@@ -156,7 +156,7 @@ def test_a_card_starts_no_command(checkpoint, tmp_path):
     assert card is not None
     assert card.env is not None
     assert card.template_flags == {"spoken": True}
-    assert card.own_environment == "solver:solve"
+    assert card.own_environment == ("solver:solve",)
     command = card.env.model_copy(update={"functions": ("python solver.py",)})
-    assert card.model_copy(update={"env": command}).own_environment is None
+    assert card.model_copy(update={"env": command}).own_environment == ()
     assert "sleuth serve" in (checkpoint / "README.md").read_text()

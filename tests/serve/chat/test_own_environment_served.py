@@ -143,3 +143,75 @@ def test_its_cards_name_the_file(made, checkpoint, tmp_path):
         tmp_path / "diary.gguf", source=checkpoint, dtype="f16", protocol=ProtocolCard.read(checkpoint), context=400
     )
     assert "It acts with `diary:Diary` (`diary.py` and " in exported
+
+
+TOOLS = '''
+class Sum:
+    """A sum that a call adds to."""
+
+    def __init__(self):
+        self.sum = 0
+
+    def reset(self):
+        return "The sum is 0."
+
+    def add(self, number: int) -> int:
+        """Adds a number.
+
+        Args:
+            number: What is added.
+        """
+        self.sum += number
+        return self.sum
+
+    def score(self):
+        return self.sum + 0.5
+'''
+TOOLS_OVERRIDES = (
+    *OVERRIDES[:3],
+    "stage.1.env={ kind = 'tools', tools = ['summing:Sum'], prompt = PROMPT, index = INDEX, turn_tokens = 8 }",
+    "stage.1.reward=[{ kind = 'environment' }]",
+    *OVERRIDES[4:],
+)
+
+
+@pytest.fixture
+def tools_run(recipe_file, run, once, world) -> Path:
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "summing.py").write_text(TOOLS)
+        (folder / "prompt.txt").write_text("Count.\n{question}")
+        recipe = folder / "summing.toml"
+        recipe.write_text(recipe_file.read_text())
+        places = {"PROMPT": f"'{folder}/prompt.txt'", "INDEX": f"'{world}/index'"}
+        run(recipe, folder / "run", *(_filled(one, places) for one in TOOLS_OVERRIDES))
+
+    return once("summing", make)
+
+
+def _filled(text: str, places: dict[str, str]) -> str:
+    for name, place in places.items():
+        text = text.replace(name, place)
+    return text
+
+
+def test_a_model_of_own_tools_is_evaluated_and_served_as_it_was_trained(tools_run, world, questions, tmp_path):
+    checkpoint, index = tools_run / "run/checkpoints/step-000001", ("--index", world / "index")
+    asked = ("eval", checkpoint, "--questions", questions)
+    out = tmp_path / "out.json"
+    printed = printed_json(*asked, *index, "--allow-code", "--out", out)
+    stage = evaluation(tools_run / "run", "trained")
+    assert (printed["outcomes"], printed["score"]) == (stage["outcomes"], stage["score"])
+    found = json.loads(out.read_text())
+    assert (found["records"], found["protocol"]["hash"]) == (stage["records"], stage["protocol"]["hash"])
+    [score] = {record["score"] for record in found["records"]}
+    assert score == 0.5
+    assert "and the tool search: name its index by --index DIR" in refusal(*asked, "--allow-code")
+    assert "add --allow-code" in refusal(*asked, *index)
+    assert "sleuth serve" in (card := (checkpoint / "README.md").read_text())
+    assert "--index DIR --allow-code" in card
+    session, notes = open_eval_session(str(checkpoint), [], index=world / "index", allow_code=True)
+    assert not [note for note in notes if "not what the checkpoint was trained with" in note]
+    with client_of(app_of(agent_of(session, "sum", None))) as client:
+        body = {"messages": [{"role": "user", "content": "a lake"}], "temperature": 0}
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
