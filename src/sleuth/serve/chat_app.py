@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sleuth.episodes.agent_answers import chat_answer, response_answer
+from sleuth.episodes.agent_answers import chat_answer, new_head, response_answer
 from sleuth.episodes.agent_messages import BadRequestError, chat_request, response_request
 from sleuth.serve.access import Access, Counters, Gate, Limits, file_route
 from sleuth.serve.agent import Agent
-from sleuth.serve.answers import ResponseWriter, chat_completion, chat_stream, new_head, response_stream
+from sleuth.serve.answers import ConversationResponse, chat_completion, chat_stream, response_stream
 from sleuth.serve.conversation import Event as ConversationEvent
 from sleuth.serve.conversation import conversation, turn
 from sleuth.serve.engine_thread import ClientDisconnected, EngineThread, Event, EventStream, cancel_on_disconnect
@@ -107,7 +107,7 @@ class _RequestHandler:
             return await self._turn(request, response_request, response_answer)
         body = await read_json(request, ResponseRequest)
         events = self._conversation(body, "input")
-        response = ResponseWriter(body, self._agent.name)
+        response = ConversationResponse(body, self._agent.name)
         if body.stream:
             events = await cancel_on_disconnect(request, self._started(events))
             return self._stream(response_stream(events, response))
