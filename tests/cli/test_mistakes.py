@@ -90,7 +90,6 @@ MISTAKES = {
         "check recipe r.toml --set asked.env.index=no": '--set asked.env.index=no: stage.0.env.index = "no"',
         "check recipe r.toml --set model=no": '--set model=no: model = "no": no such folder here',
         "init new --corpus nope --questions q.jsonl": "--corpus nope: no such",
-        f"annotate thoughts q.jsonl --teacher nope --out x.parquet --model {MODEL}": "--teacher nope",
         "world .": "has no world.json",
         "world w --people 3": "from 200 to 200,000 people",
     },

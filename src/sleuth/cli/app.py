@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
-GROUPS = {"annotate": "Make questions, rubrics or thoughts, most by a teacher."}
+GROUPS = {"annotate": "Make questions or rubrics, most by a teacher."}
 """What the groups of verbs do that families bring."""
 
 UsageError: Any = typer.BadParameter.__bases__[0]

@@ -1,5 +1,5 @@
-"""The verbs of thinking: `annotate thoughts`, `probe-thoughts` and `win-rate`. The last two measure as the first stage
-of that kind in a recipe says."""
+"""The verbs of thinking, `probe-thoughts` and `win-rate`, which measure as the first stage of that kind in a recipe
+says."""
 
 from __future__ import annotations
 
@@ -21,80 +21,6 @@ from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.judges.factory import JudgePool
-    from sleuth.think.annotate import AnnotatedTexts
-
-SHOWN_REASONS = 3
-"""Reasons to show of why texts have no thoughts."""
-
-
-def thoughts(
-    texts: Annotated[Path, typer.Argument(metavar="TEXTS", help="A file of texts or a folder of them; hf://... too.")],
-    teacher: Annotated[
-        Path, typer.Option(metavar="FILE", help="A file with a [teacher] table: the model that writes the thoughts.")
-    ],
-    model: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help="The model to be trained: it tokenizes the texts and tests the thoughts."),
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE.parquet", help="The rows to write; an existing file is continued.")
-    ],
-    tokens: Annotated[int, typer.Option(min=8, help="Use the first so many tokens of each document.")] = 512,
-    part: Annotated[
-        str | None,
-        typer.Option(metavar="PART", help="Only documents of this part: sft, rl or held_out.", show_default=False),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Annotate only so many documents.")] = 8_192,
-    gate: Annotated[bool, typer.Option(help="Leave out sources whose thoughts do not help MODEL.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Let a teacher insert thoughts into texts.
-
-    The teacher is asked for places and thoughts, and never copies the text. The thoughts of a source are kept if they
-    make the text after them likelier, to the model to be trained, than an empty thought and than sentences that fit any
-    text. A data card is written beside the rows.
-    """
-    from sleuth.host.model_path import require_model
-    from sleuth.recipe.data import text_recipe
-    from sleuth.recipe.load import load_teacher
-    from sleuth.terminal.recipe_inputs import missing_inputs, require_texts
-
-    resolved = text_recipe(texts, tokens=tokens, part=part, limit=limit)
-    require_texts(texts)
-    require_model(model)
-    writing = load_teacher(teacher, missing_inputs)
-
-    import_heavy()
-    from sleuth.judges.factory import open_client
-    from sleuth.learn.models import load_model
-    from sleuth.render import Renderer
-    from sleuth.runs.progress import progress_bar
-    from sleuth.think.annotate import SCORED_TOKENS, ThoughtWriter, annotate_thoughts
-    from sleuth.think.thought_rows import LogprobScorer
-
-    writer = ThoughtWriter(open_client(writing, out))
-    loaded, tokenizer = load_model(model, dtype=None, device="auto")
-    scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
-    PROCESS.announce()
-    found = annotate_thoughts(resolved, out, writer, scorer, gated=gate, watch=progress_bar)
-    if as_json:
-        typer.echo(json.dumps(found.as_json()))
-    else:
-        _print_annotated(found, out)
-    if found.reasons:
-        raise typer.Exit(1)
-
-
-def _print_annotated(found: AnnotatedTexts, out: Path) -> None:
-    answered = f", {found.known:,} of them answered before" if found.known else ""
-    typer.echo(f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; see {out.stem}.md")
-    for gate in found.gates:
-        over_blank, over_generic, verdict = gate.described("+.4f")
-        typer.echo(f"{gate.named}: over empty {over_blank}, over generic {over_generic} nats a token: {verdict}")
-    for reason, count in found.reasons.most_common(SHOWN_REASONS):
-        typer.echo(f"{count:,} without thoughts: {reason}")
-    if found.reasons:
-        typer.echo("run the same command to ask for those again")
 
 
 def probe_thoughts(
