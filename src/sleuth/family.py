@@ -233,7 +233,6 @@ CORE = Family(
         },
         "Evaluate": {
             "eval": "sleuth.cli.eval:evaluate",
-            "eval-suite": "sleuth.cli.eval:evaluate_suite",
             "certify": "sleuth.cli.certify:certify",
         },
         "Inspect runs": {

@@ -152,7 +152,7 @@ def test_a_wrong_input_is_reported_before_anything_heavy_is_imported(tmp_path: P
         "check judge judge.toml": 'judge.kind = "nli" was deleted: serve a judge',
         "eval absent --questions q.jsonl": "absent: no such folder here",
         "eval here --questions nope.jsonl": "nope.jsonl: no such file",
-        "eval-suite here nope": "nope: holds no test sets",
+        "eval here --suite nope": "nope: holds no test sets",
         "eval here --questions q.jsonl --index nope": "nope: no index here",
         "win-rate here nope.toml": "nope.toml: no such recipe",
         "probe here --questions nope.jsonl": "nope.jsonl: no such file",

@@ -35,6 +35,9 @@ MISTAKES = {
         f"{EVAL} --retriever http://h:1 --index i": "--index and --retriever are both given: passages come from one",
         f"{EVAL} --closed-book --index i": "--index has no effect with --closed-book, which allows no search; remove",
         f"{EVAL} --closed-book --retriever http://a:1": "--retriever has no effect with --closed-book",
+        f"eval {MODEL}": "give --questions FILE or --suite FOLDER, one of the two",
+        f"eval {MODEL} --suite sets --limit 3": "--limit is for a file of questions; leave it out with --suite",
+        f"eval {MODEL} --questions q.jsonl --per-set 3": "--per-set is for --suite",
         f"probe {MODEL} --questions q.jsonl --index nope": "--index nope: no index here",
     },
     "servers": {
