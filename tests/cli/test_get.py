@@ -184,16 +184,6 @@ def test_the_plan_of_an_index_asks_nobody(hub: Hub, tmp_path: Path, monkeypatch:
     assert sleuth("get", "asked", "--plan").exit_code == 2
 
 
-def test_files_that_one_has_need_no_hub(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_bytes(as_lines(ROWS))
-    (tmp_path / "asked.jsonl").write_bytes(as_lines(QUESTIONS))
-    given = ("--from", tmp_path / "mine.jsonl", "--questions", tmp_path / "asked.jsonl", "--json")
-    found = json.loads(sleuth("get", "towns", tmp_path / "towns", *given).stdout)
-    assert (found["count"], found["recall"]["n"], hub.sent) == (300, 20, [])
-    result = sleuth("get", "towns", tmp_path / "towns", "--from", tmp_path / "asked.txt")
-    assert result.stderr == f"error: --from {tmp_path / 'asked.txt'}: no such file\n"
-
-
 def test_questions_are_a_file_and_a_line_for_the_recipe(hub: Hub, tmp_path: Path) -> None:
     shown = sleuth("get", "asked", tmp_path).stdout
     assert shown == f'{tmp_path / "test.jsonl"}: 20 questions\nIn a recipe: questions = "{tmp_path / "test.jsonl"}"\n'
