@@ -152,7 +152,7 @@ def test_damage_is_stated_and_the_server_goes_on(tmp_path: Path) -> None:
         assert "step 61" in state["title"]
         for problem in (
             "left out what is no row (2 lines)",
-            "base.json: invalid JSON",
+            "base.json: is not JSON",
         ):
             assert problem in state["html"]
         assert asked(url, "page")["data"]["charts"][0]["steps"][-1] == 61

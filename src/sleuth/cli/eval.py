@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
-from sleuth.terminal.tables import measured_in, print_figures, print_notes, print_sets
+from sleuth.terminal.tables import print_figures, print_notes, print_sets, show_measured
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError, Task
 
@@ -196,22 +195,22 @@ def _open(
 
 
 def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """Prints all but the records, as a JSON object or a table, and then writes everything to `out`, so that a file that
-    cannot be written loses no figure. Exits with status 1 if no episode has a score."""
+    """Prints and writes what was measured. Exits with status 1 if no episode has a score."""
     from sleuth.evaluation.evaluate import all_missing, missing_line
-    from sleuth.runs.eval_file import with_digests, write_eval
+    from sleuth.runs.eval_file import with_digests
 
     contents = with_digests(contents)
-    figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
-    if as_json:
-        typer.echo(json.dumps(figures))
-    elif "sets" in contents:
-        print_sets(contents["name"], contents)
-    else:
-        print_figures(contents["name"], measured_in(figures))
-        typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
+    show_measured(contents, out, as_json, lambda: _print(contents))
     print_notes(filter(None, [missing_line(contents)]))
-    if out is not None:
-        write_eval(out, contents)
     if all_missing(contents):
         raise typer.Exit(FAILED)
+
+
+def _print(contents: dict[str, Any]) -> None:
+    from sleuth.evaluation.intervals import measured_in
+
+    if "sets" in contents:
+        return print_sets(contents["name"], contents)
+    print_figures(contents["name"], measured_in(contents))
+    typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in contents["outcomes"].items()))
+    return None

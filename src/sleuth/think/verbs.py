@@ -3,9 +3,8 @@ says."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +14,7 @@ import typer
 from sleuth.host.threads import PROCESS
 from sleuth.terminal.inputs import load_stage, prepare_out_file, require_inputs
 from sleuth.terminal.options import AsJson, Model, NoCode, Out, RecipeFile
-from sleuth.terminal.tables import measured_in, print_figures
+from sleuth.terminal.tables import print_figures, show_measured
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
@@ -58,10 +57,12 @@ def probe_thoughts(
         found = thought_probe.probe_thoughts(stage, thinker, judge_pool, seed=resolved.seed)
     contents = with_digests({"name": Path(model).name, **found})
     certificate = thought_probe.write_certificate(model, contents)
-    _report(contents, out, as_json, lambda: _print_arms(contents, certificate))
+    show_measured(contents, out, as_json, lambda: _print_arms(contents, certificate))
 
 
 def _print_arms(contents: Mapping[str, Any], file: Path | None) -> None:
+    from sleuth.evaluation.intervals import measured_in
+
     measured = measured_in(contents)
     print_figures(f"thoughts of {contents['model']}, in nats a token of the true suffix", measured)
     left = measured["blank_nll"].formatted()
@@ -109,10 +110,12 @@ def win_rate(
     with _judging() as judge_pool:
         compared = compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)
     contents = with_digests({"name": Path(model).name, **compared})
-    _report(contents, out, as_json, lambda: _print_win_rate(contents))
+    show_measured(contents, out, as_json, lambda: _print_win_rate(contents))
 
 
 def _print_win_rate(contents: Mapping[str, Any]) -> None:
+    from sleuth.evaluation.intervals import measured_in
+
     print_figures(f"{contents['model']} against {contents['against']}", measured_in(contents))
     typer.echo(
         f"wins {contents['wins']}, ties {contents['ties']}, losses {contents['losses']}, without a verdict "
@@ -128,15 +131,3 @@ def _judging() -> Iterator[JudgePool]:
     PROCESS.announce()
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
         yield judge_pool
-
-
-def _report(contents: Mapping[str, Any], out: Path | None, as_json: bool, show: Callable[[], None]) -> None:
-    """Writes the contents to `out`; prints them without the records as JSON, or what `show` does."""
-    from sleuth.runs.eval_file import write_eval
-
-    if out is not None:
-        write_eval(out, contents)
-    if as_json:
-        typer.echo(json.dumps({name: value for name, value in contents.items() if name != "records"}))
-    else:
-        show()
