@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import threading
 import time
 from typing import Any
 
 import pytest
-from chat_server import MODEL, Answer, ChatServer, part, right, says, scored
+from chat_server import MODEL, Answer, ChatServer, closed_url, part, right, says, scored
 
 from sleuth.judges.factory import wait_until_served
 from sleuth.judges.http import HttpJudge
@@ -23,12 +22,6 @@ UNSUPPORTED = Case(claim="born in Ulm", evidence="Ada Voss was born in Tarn.")
 
 def judged(judge: HttpJudge, *cases: Case) -> list[Verdict]:
     return asyncio.run(judge.judge(cases or (SUPPORTED,)))
-
-
-def closed_url() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 def test_a_verdict_comes_with_its_reason_and_the_words_it_rests_on(server: ChatServer) -> None:
