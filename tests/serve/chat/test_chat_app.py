@@ -13,7 +13,8 @@ import pytest
 from hostile import ANY_JSON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_agents import PacedEngine, Shelf, agent, app_of, client_of, diligent, listening, refused
+from listening import listening
+from small_agents import PacedEngine, Shelf, agent, app_of, client_of, diligent, refused
 from starlette.testclient import TestClient
 
 from sleuth.types import Sampling

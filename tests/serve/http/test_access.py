@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from small_agents import agent, listening
+from listening import listening
+from small_agents import agent
 from sockets import SERVERS, served
 
 from sleuth.cli.http_server import access_of
