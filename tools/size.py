@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_826,
     "cite": 3_051,
-    "cli": 5_241,
+    "cli": 5_255,
     "convert": 1_195,
     "data": 2_663,
     "dialect.py": 252,
