@@ -43,7 +43,7 @@ ROOMS = {
     "search": 2_851,
     "serve": 2_492,
     "terminal": 619,
-    "think": 4_974,
+    "think": 4_967,
     "trainers": 667,
     "training": 3_661,
     "types.py": 686,
