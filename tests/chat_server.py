@@ -1,15 +1,16 @@
-"""A scripted server of OpenAI chat completions on a free port."""
+"""A scripted server on a free port: of OpenAI chat completions, or of another path."""
 
 from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
+from typing import Any, Self
 
 MODEL = "judge-8b"
 
@@ -43,12 +44,21 @@ def right(body: dict[str, Any]) -> tuple[int, object]:
     return says(scored(2 if part(body, "claim") in part(body, "evidence") else 0))
 
 
+def closed_url() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
 @dataclass
 class ChatServer:
-    """`answer` can be replaced at any time; `asked` has the bodies of requests, `keys` their authorization."""
+    """`answer` and `models`, what GET finds, can be replaced at any time; `asked` has the bodies of requests to `path`,
+    `keys` their authorization."""
 
     answer: Answer = right
     models: tuple[int, object] = (200, {"data": [{"id": MODEL}]})
+    path: str = "/v1/chat/completions"
     headers: dict[str, str] = field(default_factory=dict)
     port: int = 0
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -59,7 +69,7 @@ class ChatServer:
         return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
-    def running(self) -> Iterator[ChatServer]:
+    def running(self) -> Iterator[Self]:
         scripted = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -68,7 +78,7 @@ class ChatServer:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                assert self.path == "/v1/chat/completions"
+                assert self.path == scripted.path
                 scripted.asked.append(body)
                 scripted.keys.append(self.headers["authorization"])
                 self.reply(*scripted.answer(body))

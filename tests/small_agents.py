@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import socket
-import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
-from threading import Thread
 from typing import Any
 
 from starlette.applications import Starlette
@@ -17,7 +13,6 @@ from starlette.testclient import TestClient
 
 from sleuth.cite.dialect import REFINERS
 from sleuth.cite.env import RefineEnv
-from sleuth.cli.http_server import server_of
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe.data import AskWith
@@ -144,21 +139,3 @@ def refused(answer: Any) -> str:
     assert problem.keys() == {"message", "type", "param", "code"}
     assert "\n" not in problem["message"]
     return problem["message"]
-
-
-@contextmanager
-def listening(app: Starlette) -> Iterator[str]:
-    """The application behind a real socket; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        server = server_of(app)
-        server.config.timeout_graceful_shutdown = 2
-        thread = Thread(target=server.run, kwargs={"sockets": [free]}, daemon=True)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{free.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(10)
-        assert not thread.is_alive()

@@ -77,7 +77,7 @@ class Family:
     """Tuples of rows of the table of figures, as `module:name`."""
     verbs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Verbs of the command line by the section of its help, `{"Evaluate": {"probe": "sleuth.search.verbs:probe"}}`,
-    each a function or a `typer.Typer`. `annotate thoughts` is the verb `thoughts` of the group `annotate`."""
+    each a function or a `typer.Typer`. `annotate rubrics` is the verb `rubrics` of the group `annotate`."""
 
 
 OURS = (
@@ -233,7 +233,6 @@ CORE = Family(
         },
         "Evaluate": {
             "eval": "sleuth.cli.eval:evaluate",
-            "eval-suite": "sleuth.cli.eval:evaluate_suite",
             "certify": "sleuth.cli.certify:certify",
         },
         "Inspect runs": {

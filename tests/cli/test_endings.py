@@ -85,7 +85,7 @@ def loaded(*names):
 
 def test_help_of_no_verb_imports_anything_heavy(tmp_path: Path) -> None:
     script = """
-for verb in ("", *Commands(), "prompts import", "annotate rubrics", "annotate thoughts", "check recipe", "check data"):
+for verb in ("", *Commands(), "prompts import", "annotate rubrics", "check recipe", "check data"):
     assert run(*verb.split(), "--help").exit_code == 0
 print(run("--version").stdout, loaded(*HEAVY, "sleuth.recipe"))
 """
@@ -152,7 +152,7 @@ def test_a_wrong_input_is_reported_before_anything_heavy_is_imported(tmp_path: P
         "check judge judge.toml": 'judge.kind = "nli" was deleted: serve a judge',
         "eval absent --questions q.jsonl": "absent: no such folder here",
         "eval here --questions nope.jsonl": "nope.jsonl: no such file",
-        "eval-suite here nope": "nope: holds no test sets",
+        "eval here --suite nope": "nope: holds no test sets",
         "eval here --questions q.jsonl --index nope": "nope: no index here",
         "win-rate here nope.toml": "nope.toml: no such recipe",
         "probe here --questions nope.jsonl": "nope.jsonl: no such file",
@@ -166,7 +166,6 @@ def test_a_wrong_input_is_reported_before_anything_heavy_is_imported(tmp_path: P
         "search nope words": "nope: no index here",
         "retriever nope": "nope: no index here",
         "annotate rubrics nope.jsonl --teacher t.toml --out o.jsonl": "nope.jsonl: no such file",
-        "annotate thoughts nope.txt --teacher t --model here --out o.parquet": "nope.txt: no such file or folder",
     }
     script = f"""
 for line, message in {mistakes}.items():

@@ -1,4 +1,4 @@
-"""`sleuth eval-suite`: the table by set, its files, and wrong command lines."""
+"""`sleuth eval --suite`: the table by set, its files, and wrong command lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sets(tmp_path: Path) -> Path:
 
 
 def ask(sets: Path, *more: object) -> Result:
-    return sleuth("eval-suite", BASE, sets, "--context", 100, *more)
+    return sleuth("eval", BASE, "--suite", sets, "--context", 100, *more)
 
 
 def test_every_set_has_its_file_and_the_suite_the_mean_of_them(sets: Path) -> None:

@@ -6,19 +6,17 @@ import gzip
 import hashlib
 import io
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from broken_hub import BrokenHub, broken_hub
 from huggingface_hub import constants
 from verb import sleuth
 
 from sleuth.data import catalogue
-from sleuth.data import hub as downloads
 from sleuth.data.catalogue import Entry, fetch_vectors
 from sleuth.data.hub import RemoteFile
 from sleuth.recipe import load_recipe
@@ -50,57 +48,8 @@ FILES = {
 }
 
 
-class Hub:
-    """Answers for several files; the next connections break after `drops` bytes. `sent` are (file, start, bytes)."""
-
-    def __init__(self) -> None:
-        self.drops: list[int] = []
-        self.wrong = ""
-        self.sent: list[tuple[str, int, int]] = []
-        hub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def log_message(self, format: str, *_: object) -> None:
-                pass
-
-            def file(self) -> str:
-                _, owner, name, _, _, path = self.path.removeprefix("/datasets").split("/", 5)
-                return f"{owner}/{name}/{path}"
-
-            def do_HEAD(self) -> None:
-                content = FILES[self.file()]
-                etag = "0" * 64 if hub.wrong == self.file() else hashlib.sha256(content).hexdigest()
-                self.send_response(200)
-                for name, value in (("X-Repo-Commit", "c0ffee"), ("X-Linked-Etag", f'"{etag}"')):
-                    self.send_header(name, value)
-                self.send_header("X-Linked-Size", str(len(content)))
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-
-            def do_GET(self) -> None:
-                content, asked = FILES[self.file()], self.headers.get("Range")
-                start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
-                rest = content[start:]
-                self.send_response(206 if asked else 200)
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-                self.send_header("Content-Length", str(len(rest)))
-                self.end_headers()
-                sent = rest[: hub.drops.pop(0)] if hub.drops else rest
-                hub.sent.append((self.file(), start, len(sent)))  # first: the client goes on when it has the bytes
-                self.wfile.write(sent)
-                self.close_connection = True
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokenHub]:
     towns = Entry(
         name="towns",
         about="towns",
@@ -112,14 +61,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     )
     asked = Entry(name="asked", about="questions", file="hf://owner/asked/test.jsonl")
     monkeypatch.setattr(catalogue, "ENTRIES", (towns, asked))
-    hub = Hub()
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(downloads, "PAUSE", 0.01)
-    yield hub
-    hub.close()
+    with broken_hub(FILES, monkeypatch) as hub:
+        yield hub
 
 
-def test_a_corpus_ends_as_an_index_with_its_recall_and_the_lines_of_a_recipe(hub: Hub, tmp_path: Path) -> None:
+def test_a_corpus_ends_as_an_index_with_its_recall_and_the_lines_of_a_recipe(hub: BrokenHub, tmp_path: Path) -> None:
     result = sleuth("get", "towns", tmp_path / "towns")
     assert result.exit_code == 0, result.output
     assert " to download and " in result.stderr.splitlines()[0]
@@ -135,7 +81,7 @@ def test_a_corpus_ends_as_an_index_with_its_recall_and_the_lines_of_a_recipe(hub
 
 
 def test_without_a_folder_an_index_is_where_recipes_look_and_their_hint_names_the_command(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: BrokenHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     place = Path("indexes/towns-bm25")
@@ -160,7 +106,7 @@ def test_published_recipes_name_the_index_of_the_published_vectors_and_require_t
 
 
 def test_a_wrong_checksum_and_a_small_disk_are_one_line(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: BrokenHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.wrong = "owner/towns/towns.jsonl.gz"
     result = sleuth("get", "towns", tmp_path / "towns")
@@ -175,7 +121,7 @@ def test_a_wrong_checksum_and_a_small_disk_are_one_line(
     assert hub.sent == []
 
 
-def test_the_plan_of_an_index_asks_nobody(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_of_an_index_asks_nobody(hub: BrokenHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
     result = sleuth("get", "towns", "--kind", "dense", "--plan")
@@ -184,17 +130,7 @@ def test_the_plan_of_an_index_asks_nobody(hub: Hub, tmp_path: Path, monkeypatch:
     assert sleuth("get", "asked", "--plan").exit_code == 2
 
 
-def test_files_that_one_has_need_no_hub(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_bytes(as_lines(ROWS))
-    (tmp_path / "asked.jsonl").write_bytes(as_lines(QUESTIONS))
-    given = ("--from", tmp_path / "mine.jsonl", "--questions", tmp_path / "asked.jsonl", "--json")
-    found = json.loads(sleuth("get", "towns", tmp_path / "towns", *given).stdout)
-    assert (found["count"], found["recall"]["n"], hub.sent) == (300, 20, [])
-    result = sleuth("get", "towns", tmp_path / "towns", "--from", tmp_path / "asked.txt")
-    assert result.stderr == f"error: --from {tmp_path / 'asked.txt'}: no such file\n"
-
-
-def test_questions_are_a_file_and_a_line_for_the_recipe(hub: Hub, tmp_path: Path) -> None:
+def test_questions_are_a_file_and_a_line_for_the_recipe(hub: BrokenHub, tmp_path: Path) -> None:
     shown = sleuth("get", "asked", tmp_path).stdout
     assert shown == f'{tmp_path / "test.jsonl"}: 20 questions\nIn a recipe: questions = "{tmp_path / "test.jsonl"}"\n'
     assert (tmp_path / "test.jsonl").read_bytes() == FILES["owner/asked/test.jsonl"]
@@ -252,7 +188,7 @@ SOLVED = {
 
 
 def test_reasoning_sets_come_in_their_published_layouts_to_where_the_recipe_reads_them_and_are_scored(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: BrokenHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalogue, "ENTRIES", SHIPPED)
     monkeypatch.chdir(tmp_path)
@@ -277,7 +213,9 @@ def test_reasoning_sets_come_in_their_published_layouts_to_where_the_recipe_read
     assert "no such file" not in sleuth("check", "recipe", recipe).stderr
 
 
-def test_a_set_whose_terms_are_not_accepted_says_where_they_are(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_whose_terms_are_not_accepted_says_where_they_are(
+    hub: BrokenHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class GatedRepoError(Exception):
         """As the hub's own."""
 
@@ -293,7 +231,7 @@ def test_a_set_whose_terms_are_not_accepted_says_where_they_are(hub: Hub, monkey
 
 
 def test_parts_of_vectors_are_joined_and_removed_and_a_kill_between_them_loses_nothing(
-    hub: Hub, tmp_path: Path
+    hub: BrokenHub, tmp_path: Path
 ) -> None:
     parts = [
         RemoteFile(

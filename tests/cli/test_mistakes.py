@@ -35,6 +35,9 @@ MISTAKES = {
         f"{EVAL} --retriever http://h:1 --index i": "--index and --retriever are both given: passages come from one",
         f"{EVAL} --closed-book --index i": "--index has no effect with --closed-book, which allows no search; remove",
         f"{EVAL} --closed-book --retriever http://a:1": "--retriever has no effect with --closed-book",
+        f"eval {MODEL}": "give --questions FILE or --suite FOLDER, one of the two",
+        f"eval {MODEL} --suite sets --limit 3": "--limit is for a file of questions; leave it out with --suite",
+        f"eval {MODEL} --questions q.jsonl --per-set 3": "--per-set is for --suite",
         f"probe {MODEL} --questions q.jsonl --index nope": "--index nope: no index here",
     },
     "servers": {
@@ -90,7 +93,6 @@ MISTAKES = {
         "check recipe r.toml --set asked.env.index=no": '--set asked.env.index=no: stage.0.env.index = "no"',
         "check recipe r.toml --set model=no": '--set model=no: model = "no": no such folder here',
         "init new --corpus nope --questions q.jsonl": "--corpus nope: no such",
-        f"annotate thoughts q.jsonl --teacher nope --out x.parquet --model {MODEL}": "--teacher nope",
         "world .": "has no world.json",
         "world w --people 3": "from 200 to 200,000 people",
     },

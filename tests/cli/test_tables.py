@@ -17,7 +17,6 @@ from sleuth.evaluation.intervals import Measured
 from sleuth.host.hardware import read_cards
 from sleuth.plan.fit import plan_for_cards
 from sleuth.recipe import load_recipe
-from sleuth.search import verbs as search
 from sleuth.terminal import tables
 from sleuth.terminal.tables import Column, print_columns
 
@@ -66,7 +65,7 @@ def sets() -> Shown:
 def probes() -> Shown:
     columns = {str(at): f"a heading of words {at}" for at in range(6)}
     rows = {LONG: dict.fromkeys(columns, MEASURED)}
-    return lambda: search._print_table("title", columns, rows), [
+    return lambda: tables.print_measured("title", rows, columns), [
         "-1234.567",
         "-2345.68 to 1098.76",
         "123,456,789",

@@ -129,7 +129,10 @@ def test_a_wrong_command_line_is_one_line_with_status_2_and_minus_h_is_help(name
     [
         ("nonsense", "sleuth: no such command 'nonsense'; see sleuth -h"),
         ("index", "sleuth index: missing argument 'CORPUS'; see sleuth index -h"),
-        ("eval m", "sleuth eval: missing option '--questions'; see sleuth eval -h"),
+        ("eval m", "what is to be asked? give --questions FILE or --suite FOLDER, one of the two"),
+        ("win-rate m", "sleuth win-rate: missing argument 'RECIPE'; see sleuth win-rate -h"),
+        ("eval-suite m f", "sleuth: no such command 'eval-suite'; use `sleuth eval MODEL --suite FOLDER`"),
+        ("get towns --from c", "sleuth get: no such option: --from; use `sleuth index CORPUS DIR`"),
         (
             "index c i --kind 3",
             "sleuth index: --kind: '3' is not one of 'bm25', 'dense', 'hybrid'; see sleuth index -h",

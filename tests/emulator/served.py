@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import httpx
+from listening import listening
 from starlette.middleware.base import BaseHTTPMiddleware, DispatchFunction
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -19,7 +17,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from emulator.app import emulator_app
 from emulator.engine import EmulatedEngine, Transfers
 from emulator.faults import Faults
-from sleuth.cli.http_server import server_of
 from sleuth.types import Completion, Sampling
 
 KINDS = ("vllm", "sglang")
@@ -64,7 +61,7 @@ def emulated_server(
     app.router.routes[:0] = [Route(path, answer) for path, answer in (instead or {}).items()]
     if around is not None:
         app.add_middleware(BaseHTTPMiddleware, dispatch=around)
-    with application(app) as url:
+    with listening(app) as url:
         yield EmulatedServer(url, engine)
 
 
@@ -93,23 +90,3 @@ def repeat_within_rounding(servers: Sequence[EmulatedServer]) -> None:
 
     for server in servers:
         repeating(server.engine)
-
-
-@contextmanager
-def application(app: ASGIApp, lifespan: Literal["on", "off"] = "on") -> Iterator[str]:
-    """Serves an application in a thread; yields its URL."""
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
-    server = server_of(app)
-    server.config.lifespan, server.config.timeout_graceful_shutdown = lifespan, 1
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started
-    try:
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(60)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from listening import listening
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -16,7 +17,6 @@ from starlette.routing import Route
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from emulator.engine import EmulatedEngine
-from emulator.served import application
 from sleuth.render import IncrementalDecoder, decode, encode
 from sleuth.types import Completion, Sampling
 
@@ -69,7 +69,7 @@ class StreamedServer:
         routes = [Route("/v1/models", models), Route(PATHS[self.kind], complete, methods=["POST"])]
         if self.kind == "Ollama":
             routes.append(Route("/api/version", lambda request: JSONResponse({"version": "0.13.1"})))
-        with application(Starlette(routes=routes, lifespan=runs)) as self.url:
+        with listening(Starlette(routes=routes, lifespan=runs)) as self.url:
             yield self
 
     async def _lines(self, completion: Completion, read: int) -> AsyncIterator[str]:

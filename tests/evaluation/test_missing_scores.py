@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from chat_server import ChatServer
 from verb import sleuth
 
 from sleuth.runs.rollouts import read_rollouts, write_rollouts
@@ -22,39 +21,13 @@ PASSAGE = {"document": {"id": "1", "contents": '"Ada"\nAda was born in Tarn.'}, 
 @contextmanager
 def failing(status: int, headers: dict[str, str] | None = None) -> Iterator[str]:
     """A retriever that answers the probe of a start, and every later request with `status`."""
-    answered = 0
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(body: object) -> tuple[int, object]:
+        return (200, {"result": [[PASSAGE]]}) if len(server.asked) == 1 else (status, {"detail": "out of order"})
 
-        def do_POST(self) -> None:
-            nonlocal answered
-            self.rfile.read(int(self.headers["content-length"]))
-            answered += 1
-            first = answered == 1
-            body = json.dumps({"result": [[PASSAGE]]} if first else {"detail": "out of order"}).encode()
-            self.send_response(200 if first else status)
-            for name, value in (headers or {}).items() if not first else ():
-                self.send_header(name, value)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self.send_response(404)
-            self.send_header("content-length", "0")
-            self.end_headers()
-
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    server = ChatServer(answer=answer, models=(404, {}), path="/retrieve", headers=headers or {})
+    with server.running():
+        yield server.url
 
 
 @pytest.fixture

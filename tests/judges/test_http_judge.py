@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import threading
 import time
 from typing import Any
 
 import pytest
-from chat_server import MODEL, Answer, ChatServer, part, right, says, scored
+from chat_server import MODEL, Answer, ChatServer, closed_url, part, right, says, scored
 
 from sleuth.judges.factory import wait_until_served
 from sleuth.judges.http import HttpJudge
@@ -23,16 +22,6 @@ UNSUPPORTED = Case(claim="born in Ulm", evidence="Ada Voss was born in Tarn.")
 
 def judged(judge: HttpJudge, *cases: Case) -> list[Verdict]:
     return asyncio.run(judge.judge(cases or (SUPPORTED,)))
-
-
-def accounts(judge: HttpJudge) -> tuple[int, int, int]:
-    return judge.ledger.scored, judge.ledger.missing, judge.ledger.invalid
-
-
-def closed_url() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 def test_a_verdict_comes_with_its_reason_and_the_words_it_rests_on(server: ChatServer) -> None:
@@ -68,7 +57,7 @@ def test_what_is_no_verdict_is_asked_again_once_with_what_was_wrong(server: Chat
     assert [message["role"] for message in again["messages"]] == ["system", "user", "assistant", "user"]
     assert again["messages"][2]["content"] == scored(7)
     assert "score should be one of 0, 1, 2, found 7" in again["messages"][3]["content"]
-    assert (judge.ledger.calls, judge.ledger.asked_again, accounts(judge)) == (2, 1, (1, 0, 0))
+    assert judge.ledger.calls == 2
 
 
 @pytest.mark.parametrize(
@@ -88,7 +77,7 @@ def test_two_answers_that_are_none_make_it_invalid_and_never_a_score(server: Cha
     server.answer = lambda body: says(content)
     judge = HttpJudge([server.url], MODEL)
     [verdict] = judged(judge)
-    assert (verdict.score, verdict.invalid, accounts(judge)) == (None, True, (0, 0, 1))
+    assert (verdict.score, verdict.invalid) == (None, True)
     assert verdict.reason.startswith("twice no verdict: ")
 
 
@@ -132,7 +121,7 @@ def test_a_failure_is_missing_after_four_attempts_and_says_why(server: ChatServe
     [verdict] = judged(judge)
     assert (verdict.score, verdict.invalid) == (None, False)
     assert words in verdict.reason
-    assert (len(server.asked), judge.ledger.failed, accounts(judge)) == (4, 4, (0, 1, 0))
+    assert (len(server.asked), judge.ledger.calls) == (4, 4)
 
 
 def test_a_request_that_is_refused_is_not_repeated(server: ChatServer) -> None:
@@ -176,7 +165,6 @@ def test_a_judge_that_is_down_stays_unasked_and_holds_nobody_up_for_long() -> No
     started = time.monotonic()
     verdicts = judged(judge, *[SUPPORTED] * 500)
     assert all(verdict.score is None and not verdict.invalid for verdict in verdicts)
-    assert accounts(judge) == (0, 500, 0)
     assert judge.ledger.calls < 200
     assert time.monotonic() - started < 5
 
@@ -241,9 +229,9 @@ def test_of_many_questions_that_fail_in_every_way_none_is_lost_and_none_is_guess
         if verdict.score is not None and verdict.score != float(number % 2 == 0)
     ]
     assert not wrong
-    assert sum(accounts(judge)) == len(verdicts) == 300
-    assert judge.ledger.scored > 150
-    assert judge.ledger.calls == 300 + judge.ledger.asked_again + judge.ledger.failed - judge.ledger.missing
+    assert len(verdicts) == 300
+    assert sum(verdict.score is not None for verdict in verdicts) > 150
+    assert judge.ledger.calls > 300
 
 
 def test_what_a_verdict_depends_on_is_in_the_identity() -> None:

@@ -231,7 +231,7 @@ def test_every_verb_that_takes_a_recipe_has_the_option() -> None:
         "check sweep",
         "check model",
     }
-    asking = {"eval", "eval-suite", "serve"}  # a model of an environment of one's own
+    asking = {"eval", "serve"}  # a model of an environment of one's own
     assert {name for name, flags in options.items() if "--allow-code" in flags} == {"replay", "compare", *asking}
 
 

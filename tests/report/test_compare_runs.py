@@ -335,7 +335,7 @@ def test_what_differs_between_suites_is_a_line_each_all_at_once(tmp_path: Path) 
     (a / "trained@nq.json").unlink()
     (b / "trained.json").write_text("{")
     shown = complaint(a / "trained.json", b / "trained.json", b / "base.json")
-    for said in ("beside it should be trained@nq.json, with the answers", "trained.json: invalid JSON", "no such run"):
+    for said in ("beside it should be trained@nq.json, with the answers", "trained.json: is not JSON", "no such run"):
         assert said in shown
 
 

@@ -6,21 +6,19 @@ import json
 import random
 import re
 import shutil
-import socket
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
 from browser import CHROMIUM, Browser
+from listening import listening
 from synthetic_run import byte_tokenizer, evaluation_file, metrics_row, record, rollout_group, write_run
 
-from sleuth.cli.http_server import access_of, server_of
+from sleuth.cli.http_server import access_of
 from sleuth.recipe import load_recipe
 from sleuth.report import run_files, write_report
 from sleuth.report.live import live_reports
@@ -37,20 +35,9 @@ LOOPBACK = access_of("127.0.0.1", api_key=None, insecure=False, per_client=None)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 
-@contextmanager
-def watching(folders: Sequence[Path], access: Access = LOOPBACK) -> Iterator[str]:
+def watching(folders: Sequence[Path], access: Access = LOOPBACK) -> AbstractContextManager[str]:
     """A server that follows runs; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        server = server_of(watch_app(live_reports(folders), access))
-        thread = Thread(target=server.run, kwargs={"sockets": [free]}, daemon=True)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{free.getsockname()[1]}"
-        server.should_exit = True
-        thread.join(10)
+    return listening(watch_app(live_reports(folders), access))
 
 
 def take_step(run: RunFolder, step: int, **figures: Any) -> None:
@@ -152,7 +139,7 @@ def test_damage_is_stated_and_the_server_goes_on(tmp_path: Path) -> None:
         assert "step 61" in state["title"]
         for problem in (
             "left out what is no row (2 lines)",
-            "base.json: invalid JSON",
+            "base.json: is not JSON",
         ):
             assert problem in state["html"]
         assert asked(url, "page")["data"]["charts"][0]["steps"][-1] == 61

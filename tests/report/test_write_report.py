@@ -159,10 +159,10 @@ def test_every_figure_of_an_evaluation_has_words() -> None:
     ("file", "content", "message"),
     [
         ("recipe.toml", "name = ", r"recipe\.toml: invalid TOML"),
-        ("manifest.json", "{", r"manifest\.json: invalid JSON"),
+        ("manifest.json", "{", r"manifest\.json: is not JSON"),
         ("metrics.jsonl", 'torn\n{"step": 2}\n', r"metrics\.jsonl:1: "),
         ("judges.json", '[{"judge": "lexical', r"judges\.json: holds no cards of judges"),
-        ("eval/base.json", "[]", r"base\.json: expected one JSON object, found a list"),
+        ("eval/base.json", "[]", r"base\.json: is not a JSON object"),
         ("eval/base.json", '{"records": [{"id": "q1"}]}', r"base\.json: records\[0\] has no `question`"),
     ],
 )

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
 import pytest
+from chat_server import Answer, ChatServer, closed_url
 
 from sleuth.host.connections import FAILURES_TO_OPEN, Replicas, RetryBudget
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError
-
-Answer = Callable[[dict[str, Any]], tuple[int, object]]
 
 
 def found(body: dict[str, Any]) -> tuple[int, object]:
@@ -29,68 +26,18 @@ def found(body: dict[str, Any]) -> tuple[int, object]:
 
 
 @dataclass
-class Server:
-    """A scripted server on a port of its own; `answer` can be changed at any time."""
+class Server(ChatServer):
+    """One of passages."""
 
     answer: Answer = found
-    health: tuple[int, object] = (404, {"detail": "Not Found"})
-    port: int = 0
-    asked: list[list[str]] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @contextmanager
-    def running(self) -> Iterator[Server]:
-        scripted = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                scripted.asked.append(body["queries"])
-                self.reply(*scripted.answer(body))
-
-            def do_GET(self) -> None:
-                self.reply(*scripted.health)
-
-            def reply(self, status: int, content: object) -> None:
-                data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *args: object) -> None: ...
-
-        class Listener(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *args: object) -> None: ...
-
-        listener = Listener(("127.0.0.1", self.port), Handler)
-        self.port = listener.server_address[1]
-        thread = Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            listener.shutdown()
-            listener.server_close()
+    models: tuple[int, object] = (404, {"detail": "Not Found"})
+    path: str = "/retrieve"
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server().running() as server:
         yield server
-
-
-def closed_url() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
 
 
 def searched(retriever: Remote, *queries: str, k: int = 3) -> list[list[Passage]]:
@@ -170,7 +117,7 @@ def test_a_refused_query_does_not_fail_the_others_of_its_batch(server: Server) -
     a, bad, b = asyncio.run(together())
     assert (a[0][0].id, b[0][0].id) == ("id of a", "id of b")
     assert "refused with 422" in str(bad)
-    assert server.asked == [["a", "bad", "b"], ["a"], ["bad", "b"], ["bad"], ["b"]]
+    assert [body["queries"] for body in server.asked] == [["a", "bad", "b"], ["a"], ["bad", "b"], ["bad"], ["b"]]
 
 
 # -- the pool --------------------------------------------------------------------------------------------------------
@@ -228,13 +175,13 @@ def ready(**card: object) -> tuple[int, object]:
 
 def test_a_pool_reports_its_corpus_and_its_retriever(server: Server) -> None:
     assert wait_until_ready([server.url]) == (None, UNKNOWN_RETRIEVER)  # a server without /health
-    server.health = ready()
+    server.models = ready()
     bm25 = RetrieverIdentity(kind="bm25")
     assert wait_until_ready([server.url, server.url]) == ("8c1f", bm25)
-    other = Server(health=ready(corpus_sha256="77aa"))
+    other = Server(models=ready(corpus_sha256="77aa"))
     with other.running(), pytest.raises(SleuthError, match="serve different corpora"):
         wait_until_ready([server.url, other.url])
-    other = Server(health=ready(kind="dense", encoder={"model": "a/b"}))
+    other = Server(models=ready(kind="dense", encoder={"model": "a/b"}))
     with other.running(), pytest.raises(SleuthError, match=r"has kind 'dense', not 'bm25' as http.*; expected"):
         wait_until_ready([server.url, other.url])
     silent = Server()
@@ -258,17 +205,17 @@ def test_a_server_that_is_not_a_retriever_fails_before_the_first_question(
 
 def test_an_opening_pool_is_awaited_and_an_unreachable_one_fails(server: Server) -> None:
     said: list[str] = []
-    server.health = (503, {"status": "opening", "progress": 0.4})
+    server.models = (503, {"status": "opening", "progress": 0.4})
 
     def say(line: str) -> None:
         said.append(line)
-        server.health = (200, {"status": "ready", "index": {"corpus_sha256": "8c1f"}})
+        server.models = (200, {"status": "ready", "index": {"corpus_sha256": "8c1f"}})
 
     assert wait_until_ready([server.url], say, pause=0)[0] == "8c1f"
     assert said == [f"{server.url}: opening its index, 40%"]
     with pytest.raises(SleuthError, match=r"does not answer .*; start it with `sleuth retriever DIR`"):
         wait_until_ready([closed_url()])
-    server.health = (503, {"status": "failed", "detail": "damaged index"})
+    server.models = (503, {"status": "failed", "detail": "damaged index"})
     with pytest.raises(SleuthError, match="could not open its index: damaged index"):
         wait_until_ready([server.url])
 

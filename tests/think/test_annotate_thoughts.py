@@ -1,4 +1,4 @@
-"""Thoughts that a teacher writes into texts, by `sleuth annotate thoughts` and by a stage: the source's text stays."""
+"""Thoughts that a teacher writes into texts, by a stage of a run: the source's text stays."""
 
 from __future__ import annotations
 
@@ -47,22 +47,33 @@ def texts(tmp_path: Path) -> Path:
     return write_chained(tmp_path / "texts.jsonl", COUNT)
 
 
-def annotated(texts: Path, server: ChatServer, *options: object) -> Result:
-    teacher = texts.with_name("teacher.toml")
-    teacher.write_text(f'[teacher]\nurls = ["{server.url}"]\nmodel = "{MODEL}"\n')
-    asked = ["--teacher", teacher, "--model", BASE, "--out", texts.with_name("out.parquet"), "--tokens", 48]
-    return sleuth("annotate", "thoughts", texts, *asked, *options)
+ALONE = """
+name = "alone"
+model = "{model}"
+[[stage]]
+kind = "annotate"
+name = "annotated"
+texts = "{texts}"
+out = "{out}"
+tokens = 48
+teacher = {{ urls = ["{url}"], model = "{name}" }}
+"""
+
+
+def annotated(texts: Path, server: ChatServer, run: str, *overrides: str) -> Result:
+    recipe, out = texts.with_name("alone.toml"), texts.with_name("out.parquet")
+    recipe.write_text(ALONE.format(model=BASE, texts=texts, out=out, url=server.url, name=MODEL))
+    more = [word for override in overrides for word in ("--set", f"annotated.{override}")]
+    return sleuth("train", recipe, "--run", texts.with_name(run), *more)
 
 
 def test_rows_hold_the_sources_text_and_the_thoughts_and_can_be_read_as_documents(
     texts: Path, server: ChatServer, tmp_path: Path
 ) -> None:
-    result = annotated(texts, server, "--json")
+    result = annotated(texts, server, "run")
     assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
-    assert (told["kept"], told["left_out"], told["without"]) == (COUNT, 0, {})
-    assert [(gate["source"], gate["documents"], gate["passes"]) for gate in told["gates"]] == [("chains", COUNT, True)]
     rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert len(rows) == COUNT
     sources = {document.id: document for document in read_documents(texts)}
     for row in rows:
         assert sources[row["id"]].text.startswith(row["raw_text"])
@@ -80,16 +91,17 @@ def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
     texts: Path, server: ChatServer, tmp_path: Path
 ) -> None:
     server.answer = lambda body: thinking((1, "zebra zebra"))
-    result = annotated(texts, server)
-    assert result.exit_code == 2
+    result = annotated(texts, server, "run")
+    assert result.exit_code == 1
     assert "no source has thoughts that make the following text likelier" in result.stderr
+    assert "gated = false" in result.stderr
     assert not (tmp_path / "out.parquet").exists()
     asked = len(server.asked)
-    result = annotated(texts, server, "--no-gate")
+    result = annotated(texts, server, "another", "gated=false")
     assert (result.exit_code, len(server.asked)) == (0, asked)
-    assert f"{COUNT} of {COUNT} texts with thoughts, {COUNT} of them answered before" in result.stdout
-    assert "does not pass" in result.stdout
-    assert "No source was left out." in (tmp_path / "out.md").read_text()
+    assert f"{COUNT} of {COUNT} texts with thoughts" in (tmp_path / "another" / "log.txt").read_text()
+    assert "No source was left out." in (card := (tmp_path / "out.md").read_text())
+    assert "does not pass" in card
 
 
 def test_a_second_run_asks_only_for_texts_without_a_whole_answer(
@@ -99,32 +111,31 @@ def test_a_second_run_asks_only_for_texts_without_a_whole_answer(
         return thinking((99, "so")) if zlib.crc32(part(body, "text").encode()) % 3 == 0 else helpful(body)
 
     server.answer = unwell
-    first = annotated(texts, server, "--no-gate")
+    first = annotated(texts, server, "run")
     assert first.exit_code == 1
-    assert "without thoughts: thoughts.0.place should be a number from 1 to" in first.stdout
+    assert "got no thoughts (thoughts.0.place should be a number from 1 to" in first.stderr
     answers, asked, server.answer = tmp_path / "out.answers.jsonl", len(server.asked), helpful
     kept = answers.read_text().splitlines()
     assert 1 < len(kept) < COUNT
     answers.write_text(answers.read_text()[:-20])  # as a killed process leaves it
-    assert annotated(texts, server).exit_code == 0
+    assert annotated(texts, server, "run").exit_code == 0
     assert len(server.asked) == asked + COUNT - len(kept) + 1
     assert len(answers.read_text().splitlines()) == COUNT
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("override", "message"),
     [
-        (("--part", "dev"), "--part dev: should be sft, rl, held_out"),
-        (("--out", "rows.jsonl"), "--out rows.jsonl: should end in .parquet"),
-        (("--tokens", 4000), "no document has 4000 tokens"),
+        ("part=dev", 'part = "dev": should be'),
+        ("out=rows.jsonl", "should end in .parquet"),
+        ("tokens=4000", "no document has 4000 tokens"),
     ],
 )
-def test_wrong_arguments_are_one_line(
-    texts: Path, server: ChatServer, options: tuple[object, ...], message: str
-) -> None:
-    result = annotated(texts, server, *options)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert message in result.stderr
+def test_wrong_keys_are_one_line(texts: Path, server: ChatServer, override: str, message: str) -> None:
+    result = annotated(texts, server, "run", override)
+    assert result.exit_code in (1, 2)
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("error")]
+    assert message in line
 
 
 QUESTION = ThoughtQuestion(text="One. Two. Three.", places=(4, 9))

@@ -106,7 +106,7 @@ def test_documents_without_thoughts_or_with_tags_in_their_text_are_skipped(tmp_p
     recipe = HeldOutThoughtsRecipe.model_validate({"texts": file})
     assert [document.id for document in thought_documents(recipe)] == ["c"]
     write_rows(file, [bare, tagged])
-    with pytest.raises(SleuthError, match=r"no document has `thoughts`; `sleuth annotate thoughts` adds them"):
+    with pytest.raises(SleuthError, match=r"no document has `thoughts`; a stage of kind = .annotate. adds"):
         thought_documents(recipe)
 
 

@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
-GROUPS = {"annotate": "Make questions, rubrics or thoughts, most by a teacher."}
+GROUPS = {"annotate": "Make questions or rubrics, most by a teacher."}
 """What the groups of verbs do that families bring."""
 
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -184,6 +184,17 @@ def _options(verb: Any, words: Sequence[str]) -> dict[str, str]:
     return {option: value for option, value in given.items() if option.startswith("--") and value}
 
 
+STRUCK = {
+    "sleuth eval-suite": "`sleuth eval MODEL --suite FOLDER`",
+    "sleuth reasoning": '`sleuth train` with a stage of kind = "reason"',
+    "sleuth annotate thoughts": '`sleuth train` with a stage of kind = "annotate"',
+    "sleuth get --from": "`sleuth index CORPUS DIR`",
+    "sleuth get --encoder": "`sleuth index CORPUS DIR --kind dense --encoder MODEL`",
+    "sleuth get --questions": "`sleuth search DIR --questions FILE`",
+}
+"""Former verbs and options, and what does their work."""
+
+
 def _usage_line(error: Any) -> str:
     """`error: sleuth eval: --limit: should be a valid integer; see sleuth eval -h`."""
     message = " ".join(error.format_message().split()).rstrip(".")
@@ -192,7 +203,10 @@ def _usage_line(error: Any) -> str:
     command = re.sub("^[^ ]+", "sleuth", error.ctx.command_path)
     message = re.sub("^Invalid value for '([^']*)'", r"\1", message)
     message = message.replace(": Input ", ": ").replace("Value error, ", "")
-    return f"error: {command}: {message[:1].lower()}{message[1:]}; see {command} {error.ctx.help_option_names[0]}"
+    absent = re.match("No such (?:command|option):? '?([^' ]+)", message)
+    instead = STRUCK.get(f"{command} {absent[1]}") if absent else None
+    see = f"use {instead}" if instead else f"see {command} {error.ctx.help_option_names[0]}"
+    return f"error: {command}: {message[:1].lower()}{message[1:]}; {see}"
 
 
 def _exit_after(status: int, *lines: str) -> typer.Exit:

@@ -112,8 +112,8 @@ def note_of_language(home: Path, model: str) -> None:
 def find_reader(home: Path) -> str:
     """The model that was trained on the documents of a home, unless its certificate says that it is no better, else the
     one that ships."""
+    from sleuth.host.model_path import read_object
     from sleuth.recipe.shipped import CERTIFICATE, TRAINING, find_model
-    from sleuth.report.run_files import read_object
     from sleuth.runs.checkpoints import latest_checkpoint
 
     trained, certificate = latest_checkpoint(home / TRAINING / "checkpoints"), home / CERTIFICATE

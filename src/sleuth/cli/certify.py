@@ -14,13 +14,12 @@ from sleuth.cli.app import FAILED
 from sleuth.host.atomic import write_text
 from sleuth.terminal import options
 from sleuth.terminal.inputs import naming, prepare_out_file, require_engine, require_inputs, require_url
-from sleuth.terminal.tables import Column, print_columns, table_cell
+from sleuth.terminal.tables import print_measured
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.certificate import Certificate
-    from sleuth.evaluation.intervals import Measured
 
 SCRIPTS = ("elements.js", "certificate.js")
 LARGEST = 1_000_000
@@ -164,18 +163,13 @@ def _write_page(certificate: Certificate, file: Path, passages: Mapping[str, Seq
 
 def _print(certificate: Certificate, page: Path) -> None:
     """The figures in 80 columns."""
-
-    def table(title: str, rows: dict[str, dict[str, Measured]], *columns: str) -> None:
-        cells = {name: [table_cell(row.get(name)) for row in rows.values()] for name in columns}
-        counts = [f"{row[columns[0]].n:,}" for row in rows.values()]
-        shown = [Column(heading=name, cells=of) for name, of in cells.items()]
-        print_columns([*rows], [*shown, Column(heading="n", cells=counts)], title=title)
-
-    arms = ("base", "trained", "difference")
-    table("on the same questions", {row.label: figures for row, figures in certificate.figures()}, *arms)
-    table("by kind of question", certificate.kinds(), *arms)
-    table("control arms: exact match, and trained minus it", certificate.against_controls(), "em", "difference")
+    arms = {name: name for name in ("base", "trained", "difference")}
+    on_all = {row.label: figures for row, figures in certificate.figures()}
+    print_measured("on the same questions", on_all, arms)
+    print_measured("by kind of question", certificate.kinds(), arms)
+    against = {name: name for name in ("em", "difference")}
+    print_measured("control arms: exact match, and trained minus it", certificate.against_controls(), against)
     if certificate.ratings:
-        table("right answers by the ratings", {"right": certificate.by_person()}, *arms)
+        print_measured("right answers by the ratings", {"right": certificate.by_person()}, arms)
     typer.echo(f"{certificate.verdict[:1].upper()}{certificate.verdict[1:]}.")
     typer.echo(page)

@@ -1,22 +1,21 @@
-"""`sleuth eval` and `sleuth eval-suite`: a model answers questions under its own protocol, unless options change it."""
+"""`sleuth eval`: a model answers questions under its own protocol, unless options change it."""
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from sleuth.cli.app import FAILED
 from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
-from sleuth.terminal.tables import measured_in, print_figures, print_notes, print_sets
+from sleuth.terminal.tables import print_figures, print_notes, print_sets, show_measured
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError, Task
 
@@ -32,7 +31,23 @@ ASKED = {
 
 def evaluate(
     model: options.Model,
-    questions: options.Questions,
+    questions: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False),
+    ] = None,
+    suite: Annotated[
+        Path | None,
+        Option(
+            metavar="FOLDER",
+            help="Test sets instead: a folder of them (nq/test.jsonl, ...), or from the hub `seven`, those of "
+            "Search-R1, or `nq_hotpotqa`, those of slime's search example.",
+            show_default=False,
+        ),
+    ] = None,
+    per_set: Annotated[
+        int | None,
+        Option(min=1, help="Of a suite: ask so many questions of each set, chosen by their ids: always the same."),
+    ] = None,
     ask_with: Annotated[
         Literal["question", "prompt"] | None,
         Option(help="Ask with the row's question or its whole message. [default: as the model was trained]"),
@@ -80,12 +95,21 @@ def evaluate(
 ) -> None:
     """Ask a model a file of questions and print its figures.
 
-    One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals.
+    One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals. Of a suite they are
+    those of each set and their unweighted mean, and --out writes each set beside the file, as FILE@SET.json.
     """
     asked = {name: value for name, value in locals().items() if name in ASKED}
     from sleuth.recipe.load import load_judge, load_rewards
-    from sleuth.terminal.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs, require_suite
 
+    if (questions is None) == (suite is None):
+        raise SleuthError("what is to be asked? give --questions FILE or --suite FOLDER, one of the two")
+    if suite is None:
+        require_unset({"--per-set": per_set}, "is for --suite; --limit asks the first questions of a file")
+    else:
+        of_file = {"--ask-with": ask_with, "--limit": limit, "--judge": judge, "--reward": reward, "--rows": rows}
+        require_unset(of_file, "is for a file of questions; leave it out with --suite")
+        require_suite(suite)
     if rows is not None and rows.suffix != ".jsonl":
         raise SleuthError(f"--rows {rows}: should be a .jsonl file")
     if rows is not None and rows.exists():
@@ -95,6 +119,10 @@ def evaluate(
     _require_asked(model, questions, asked)
 
     import_heavy()
+    if suite is not None:
+        _report(_ask_suite(model, suite, per_set, asked, out), out, as_json)
+        return
+    assert questions is not None
     from sleuth.data.questions import load_questions
     from sleuth.episodes.protocol import ProtocolCard
     from sleuth.evaluation.evaluate import evaluation
@@ -122,66 +150,20 @@ def evaluate(
         typer.echo(keep_rows(rows, answered, session, model=model, questions=str(questions)), err=True)
 
 
-def evaluate_suite(
-    model: options.Model,
-    folder: Annotated[
-        Path,
-        Argument(
-            metavar="FOLDER",
-            help="Test sets in a folder (nq/test.jsonl, ...), or from the hub: `seven`, those of Search-R1, or "
-            "`nq_hotpotqa`, those of slime's search example.",
-            show_default=False,
-        ),
-    ],
-    per_set: Annotated[
-        int | None,
-        Option(min=1, help="Ask so many questions of each set, chosen by a hash of their ids: always the same."),
-    ] = None,
-    index: options.Index = None,
-    retriever: options.Retrievers = None,
-    dialect: options.Dialect = None,
-    prompt: options.Prompt = None,
-    prompt_role: options.PromptRole = None,
-    context: options.ContextTokens = None,
-    samples: options.Samples = 1,
-    forced_search: options.ForcedSearch = None,
-    closed_book: options.ClosedBook = False,
-    scorer: options.Scorer = None,
-    engine: options.Engine = None,
-    served_as: options.ServedAs = None,
-    slots: options.Slots = DEFAULT_SLOTS,
-    cache_memory: options.CacheMemory = None,
-    dtype: options.Precision = None,
-    allow_code: options.AllowCode = False,
-    out: Annotated[
-        Path | None,
-        Option(metavar="FILE.json", help="Write the suite's figures here, and each set beside it: FILE@SET.json."),
-    ] = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Ask a model several test sets and print their mean.
-
-    The figures of each set are printed too. The mean gives every set the same weight.
-    """
-    asked = {name: value for name, value in locals().items() if name in ASKED}
-    from sleuth.terminal.recipe_inputs import require_suite
-
-    require_suite(folder)
-    _require_asked(model, None, asked)
-
-    import_heavy()
+def _ask_suite(model: str, place: Path, per_set: int | None, asked: dict[str, Any], out: Path | None) -> dict[str, Any]:
+    """Asks the sets of a suite, and writes each beside `out`; the contents of the suite's own file."""
     from sleuth.answers.suites import load_suite
     from sleuth.evaluation.evaluate import ask_suite
     from sleuth.runs.eval_file import write_eval
 
-    suite = load_suite(folder, per_set)
+    suite = load_suite(place, per_set)
     session = _open(model, suite.tasks, asked, suite.notes, out)
 
     def write(name: str, contents: dict[str, Any]) -> None:
         if out is not None:
             write_eval(out.with_name(f"{out.stem}@{name.rpartition('@')[2]}.json"), contents)
 
-    _report(ask_suite(session, suite, name=Path(model).name, model=model, write=write), out, as_json)
+    return ask_suite(session, suite, name=Path(model).name, model=model, write=write)
 
 
 def _require_asked(model: str, questions: Path | None, asked: dict[str, Any]) -> None:
@@ -213,22 +195,22 @@ def _open(
 
 
 def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """Prints all but the records, as a JSON object or a table, and then writes everything to `out`, so that a file that
-    cannot be written loses no figure. Exits with status 1 if no episode has a score."""
+    """Prints and writes what was measured. Exits with status 1 if no episode has a score."""
     from sleuth.evaluation.evaluate import all_missing, missing_line
-    from sleuth.runs.eval_file import with_digests, write_eval
+    from sleuth.runs.eval_file import with_digests
 
     contents = with_digests(contents)
-    figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
-    if as_json:
-        typer.echo(json.dumps(figures))
-    elif "sets" in contents:
-        print_sets(contents["name"], contents)
-    else:
-        print_figures(contents["name"], measured_in(figures))
-        typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
+    show_measured(contents, out, as_json, lambda: _print(contents))
     print_notes(filter(None, [missing_line(contents)]))
-    if out is not None:
-        write_eval(out, contents)
     if all_missing(contents):
         raise typer.Exit(FAILED)
+
+
+def _print(contents: dict[str, Any]) -> None:
+    from sleuth.evaluation.intervals import measured_in
+
+    if "sets" in contents:
+        return print_sets(contents["name"], contents)
+    print_figures(contents["name"], measured_in(contents))
+    typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in contents["outcomes"].items()))
+    return None

@@ -1,4 +1,4 @@
-"""`sleuth get`: a corpus or a test set by name, from the hub or from files, ready to train with."""
+"""`sleuth get`: a corpus or a test set by name, from the hub, ready to train with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from typer import Argument, Option
 from sleuth.terminal.inputs import require_unset
 from sleuth.terminal.options import AsJson
 from sleuth.terminal.tables import show
-from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.data.catalogue import Entry
@@ -38,23 +37,14 @@ def get(
         ),
     ] = None,
     kind: Annotated[Literal["bm25", "dense"], Option(help="Index of words, or of the published vectors.")] = "bm25",
-    files: Annotated[
-        list[Path] | None,
-        Option("--from", metavar="FILE", help="Use this file instead of the hub's; repeat it for vectors."),
-    ] = None,
-    questions: Annotated[
-        Path | None, Option(metavar="FILE", help="Measure the index with these. [default: those of the corpus]")
-    ] = None,
-    encoder: Annotated[
-        str | None, Option(metavar="MODEL", help="dense: the encoder of the vectors. [default: the published one]")
-    ] = None,
     plan: Annotated[bool, Option("--plan", help="Only print what each kind of index costs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Download a corpus with its index, or a test set, by name.
 
     Says what it needs first; the same command goes on with what a broken download left. A corpus ends with an
-    index, its recall on 1,000 questions, and the lines for a recipe. With --from nothing is downloaded.
+    index, its recall on 1,000 questions, and the lines for a recipe. Of files that are here `sleuth index` makes one,
+    also of the published vectors (--faiss).
     """
     from sleuth.data.catalogue import find_entry
     from sleuth.retrieval.costs import index_plan
@@ -65,15 +55,13 @@ def get(
     place = folder / "index" if folder else entry.index(kind)
     folder = folder or Path("data") / name
     if not entry.is_corpus:
-        given = {"--from": files, "--questions": questions, "--encoder": encoder, "--plan": plan or None}
-        require_unset(given | {"--kind": kind if kind != "bm25" else None}, f"is for a corpus, and {name} is questions")
+        given = {"--plan": plan or None, "--kind": kind if kind != "bm25" else None}
+        require_unset(given, f"is for a corpus, and {name} is questions")
         return _get_questions(entry, folder, as_json)
     if plan:
         record, lines = index_plan(entry.passages, entry.width)
         return show(as_json, record, *lines)
-    if kind == "bm25":
-        require_unset({"--encoder": encoder}, "is for vectors; add --kind dense")
-    record = _get_corpus(entry, folder, place, kind, files or [], questions, encoder)
+    record = _get_corpus(entry, folder, place, kind)
     show(as_json, record, *_lines(record))
 
 
@@ -112,19 +100,9 @@ def _questions_of(entry: Entry, folder: Path) -> tuple[Path, Sequence[Any]]:
     return file, load_problems(entry.layout, file) if entry.layout else load_questions(file)
 
 
-def _get_corpus(
-    entry: Entry,
-    folder: Path,
-    place: Path,
-    kind: Literal["bm25", "dense"],
-    files: Sequence[Path],
-    questions: Path | None,
-    encoder: str | None,
-) -> dict[str, Any]:
-    from sleuth.data.catalogue import fetch_vectors, find_entry, local_files, needs_of
+def _get_corpus(entry: Entry, folder: Path, place: Path, kind: Literal["bm25", "dense"]) -> dict[str, Any]:
+    from sleuth.data.catalogue import fetch_vectors, find_entry, needs_of
     from sleuth.data.hub import download
-    from sleuth.data.questions import load_questions
-    from sleuth.data.rows import FORMATS
     from sleuth.retrieval.bm25 import build_index
     from sleuth.retrieval.costs import index_plan
     from sleuth.retrieval.open_index import open_index
@@ -134,63 +112,49 @@ def _get_corpus(
     dense = kind == "dense"
     if dense:
         load_faiss()  # before hours of downloading
-    tasks = load_questions(questions) if questions else None  # wrong questions are reported first, too
-    needed = None if files else needs_of(entry, folder, dense=dense)
-    if needed is None:
-        corpus, vectors = local_files(files, folder, FORMATS)
-        if dense and vectors is None:
-            raise SleuthError("--kind dense --from: name the faiss file of the corpus too, or all its parts")
-    else:
-        typer.echo(f"{entry.name}: {needed.line(folder)}", err=True)
-        typer.echo("\n".join(index_plan(entry.passages, entry.width)[1]), err=True)
-        corpus = download(needed.corpus, folder, progress_bar)
-        vectors = fetch_vectors(needed.vectors, folder, progress_bar) if dense else None
-        if tasks is None:
-            tasks = _questions_of(find_entry(entry.questions), folder)[1]
+    needed = needs_of(entry, folder, dense=dense)
+    typer.echo(f"{entry.name}: {needed.line(folder)}", err=True)
+    typer.echo("\n".join(index_plan(entry.passages, entry.width)[1]), err=True)
+    corpus = download(needed.corpus, folder, progress_bar)
+    vectors = fetch_vectors(needed.vectors, folder, progress_bar) if dense else None
+    tasks = _questions_of(find_entry(entry.questions), folder)[1]
     with progress_bar("index") as progress:
-        if dense:
+        if vectors is not None:
             from sleuth.retrieval.dense import adopt_vectors
             from sleuth.retrieval.encoder import encoder_card
 
-            assert vectors is not None
-            card = encoder_card(encoder or entry.encoder)
+            card = encoder_card(entry.encoder)
             made = adopt_vectors(corpus, place, card, vectors, lambda n: progress(n, entry.passages))
         else:
             made = build_index(corpus, place, lambda n: progress(n, entry.passages))
-    shown: dict[str, Any] = {"name": entry.name, "index": str(place), "kind": kind, "count": made.count}
-    if tasks is not None:
-        recall, by = _recall(open_index(place), tasks)
-        shown |= {"recall": recall.as_json(), "found_by": by, "k": K}
-    return shown
+    recall = _recall(open_index(place), tasks).as_json()
+    shown = {"name": entry.name, "index": str(place), "kind": kind, "count": made.count}
+    return shown | {"recall": recall, "found_by": "golden answer", "k": K}
 
 
-def _recall(index: Any, tasks: Sequence[Task]) -> tuple[Measured, str]:
-    """The share of at most `ASKED` drawn questions for which a gold passage is among the first `K` or, where the data
-    names none, a passage with a golden answer in it."""
-    from sleuth.answers.match import normalise
+def _recall(index: Any, tasks: Sequence[Task]) -> Measured:
+    """The share of at most `ASKED` drawn questions for which a passage among the first `K` has a golden answer."""
+    from sleuth.answers.match import appears_in
     from sleuth.evaluation.intervals import share
     from sleuth.runs.progress import progress_bar
 
     drawn = random.Random(0).sample(list(tasks), min(ASKED, len(tasks)))
-    by_gold = all(task.gold_passages for task in drawn)
     hits: list[float] = []
     with progress_bar("recall") as progress:
         for start in range(0, len(drawn), index.batch):
             part = drawn[start : start + index.batch]
             for task, passages in zip(part, index.find([task.question for task in part], K), strict=True):
-                texts = [f" {normalise(f'{passage.title} {passage.text}')} " for passage in passages]
-                answers = [f" {normalise(answer)} " for answer in task.golden_answers]
-                has_answer = any(answer in text for text in texts for answer in answers if answer.strip())
-                has_gold = any(passage.id in task.gold_passages for passage in passages)
-                hits.append(float(has_gold if by_gold else has_answer))
+                texts = [f"{passage.title} {passage.text}" for passage in passages]
+                hits.append(float(any(appears_in(answer, text) for text in texts for answer in task.golden_answers)))
                 progress(len(hits), len(drawn))
-    return share(hits), "gold passage" if by_gold else "golden answer"
+    return share(hits)
 
 
 def _lines(shown: dict[str, Any]) -> list[str]:
-    lines = [f"{shown['index']}: {shown['count']:,} passages, {shown['kind']}"]
-    if "recall" in shown:
-        recall = shown["recall"]
-        figure = f"{recall['value']:.3f} ({recall['low']:.3f} to {recall['high']:.3f}) of {recall['n']:,} questions"
-        lines.append(f"a {shown['found_by']} is among the first {shown['k']} for {figure}")
+    recall = shown["recall"]
+    figure = f"{recall['value']:.3f} ({recall['low']:.3f} to {recall['high']:.3f}) of {recall['n']:,} questions"
+    lines = [
+        f"{shown['index']}: {shown['count']:,} passages, {shown['kind']}",
+        f"a {shown['found_by']} is among the first {shown['k']} for {figure}",
+    ]
     return [*lines, "In a recipe:", "  [stage.env]", f'  index = "{shown["index"]}"']

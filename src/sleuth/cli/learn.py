@@ -72,10 +72,10 @@ def learn(
     far it is.
     """
     from sleuth.data.rows import read_rows
+    from sleuth.host.model_path import read_object
     from sleuth.read.verbs import questions
     from sleuth.recipe import load_recipe
     from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, TRAINING, home_of
-    from sleuth.report.run_files import read_object
 
     if not folder.is_dir():
         raise SleuthError(f"{folder}: no such folder")
@@ -143,8 +143,8 @@ class _Steps:
     """The steps under their headings, with their `seconds`; in the home too, for `sleuth watch`."""
 
     def __init__(self, home: Path, *, quiet: bool, as_json: bool) -> None:
+        from sleuth.host.model_path import read_object
         from sleuth.recipe.shipped import STEPS
-        from sleuth.report.run_files import read_object
 
         self.seconds: dict[str, float] = {}
         self._home, self._file, self._quiet, self._as_json = home, home / STEPS, quiet, as_json

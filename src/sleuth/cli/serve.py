@@ -71,7 +71,7 @@ def serve(
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
     GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches; GET /v1/models,
-    /health, /metrics. The protocol is the checkpoint's own. With --engine, a server generates.
+    /health. The protocol is the checkpoint's own. With --engine, a server generates.
     """
     require_passages(index, "--url", url or [])
     require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": cache_memory})
@@ -140,7 +140,7 @@ def retriever(
 ) -> None:
     """Serve an index over HTTP, for Sleuth and other trainers.
 
-    In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics.
+    In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health.
     With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
     """
     from sleuth.serve.access import Limits

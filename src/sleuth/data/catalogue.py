@@ -180,28 +180,3 @@ def append_file(part: Path, target: Path, start: int) -> None:
         shutil.copyfileobj(source, sink, 2**22)
         sink.flush()
         os.fsync(sink.fileno())
-
-
-def local_files(files: Sequence[Path], folder: Path, endings: Sequence[str]) -> tuple[Path, Path | None]:
-    """(corpus, vectors) of files that one has: the one with an ending of a corpus, and the others, in their order,
-    joined if there are several. Raises SleuthError for a missing file and for none or several corpora."""
-    if (missing := next((file for file in files if not file.is_file()), None)) is not None:
-        raise SleuthError(f"--from {missing}: no such file")
-    corpora = [file for file in files if file.name.endswith(tuple(endings))]
-    if len(corpora) != 1:
-        found = " and ".join(map(str, corpora)) or "none"
-        raise SleuthError(f"--from: one file should be the corpus ({', '.join(endings)}), found {found}")
-    parts = [file for file in files if file not in corpora]
-    if len(parts) < 2:
-        return corpora[0], parts[0] if parts else None
-    size = sum(part.stat().st_size for part in parts)
-    if size > free_bytes(folder):
-        raise SleuthError(f"--from: joining the vectors needs {shown(size)} in {folder}, which has too little free")
-    folder.mkdir(parents=True, exist_ok=True)
-    target, partial, start = folder / JOINED, folder / f"{JOINED}.joining", 0
-    if not target.exists() or target.stat().st_size != size:
-        for part in parts:
-            append_file(part, partial, start)
-            start += part.stat().st_size
-        os.replace(partial, target)
-    return corpora[0], target

@@ -2,9 +2,9 @@
 
 A row has `text` and may have `id`, `url`, `source` (or `data_source`) and `type`. If its ending follows from its
 beginning, it has `cut` (the number of characters before the ending) and `golden_answers` (what a right ending names).
-`thoughts` are `{"at": characters before it, "text": "..."}`; rows written by `sleuth annotate thoughts` have `raw_text`
-instead of `text`, and the `origin` of their document. Instead of `thoughts` there may be a copy of the text with the
-thoughts in it (`sleuth.think.splicing`). A file of plain text is one document.
+`thoughts` are `{"at": characters before it, "text": "..."}`; rows written by a stage of `kind = "annotate"` have
+`raw_text` instead of `text`, and the `origin` of their document. Instead of `thoughts` there may be a copy of the text
+with the thoughts in it (`sleuth.think.splicing`). A file of plain text is one document.
 """
 
 from __future__ import annotations

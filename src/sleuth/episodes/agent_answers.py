@@ -1,47 +1,27 @@
-"""A turn of the policy as the answer of OpenAI's two APIs: a JSON body, or a stream that says it in one piece."""
+"""The bodies and streams of OpenAI's APIs for chat and responses, and a turn of the policy as the answer of either: a
+JSON body, or a stream that says it in one piece."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any, Literal
 
 from starlette.responses import JSONResponse, Response
 
 from sleuth.episodes.agent_messages import Turn
 
 Json = dict[str, Any]
+Status = Literal["completed", "incomplete"]
+DONE = "data: [DONE]\n\n"
+"""The end of a stream of chat completions."""
 
 
 def chat_answer(turn: Turn, body: Mapping[str, Any], model: str) -> Response:
     """The answer to a request of chat completions; `model` is the name that it says."""
-    answer = _chat_completion(turn, model)
-    if not body.get("stream"):
-        return JSONResponse(answer)
-    with_usage = (body.get("stream_options") or {}).get("include_usage") is True
-    return _stream([*_chat_chunks(answer, with_usage=with_usage), "[DONE]"])
-
-
-def response_answer(turn: Turn, body: Mapping[str, Any], model: str) -> Response:
-    """The answer to a request of responses."""
-    answer = _response_object(turn, model)
-    return _stream(_response_events(answer)) if body.get("stream") else JSONResponse(answer)
-
-
-def _stream(events: Iterable[Json | str]) -> Response:
-    return Response("".join(map(_event, events)), media_type="text/event-stream")
-
-
-def _event(event: Json | str) -> str:
-    if isinstance(event, str):
-        return f"data: {event}\n\n"
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event)}\n\n"
-
-
-def _chat_completion(turn: Turn, model: str) -> Json:
     message: Json = {"role": "assistant", "content": turn.text or (None if turn.calls else "")}
     if turn.thought:
         message["reasoning_content"] = turn.thought
@@ -51,69 +31,176 @@ def _chat_completion(turn: Turn, model: str) -> Json:
             for call in turn.calls
         ]
     reason = "length" if turn.stop == "length" else "tool_calls" if turn.calls else "stop"
-    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
-    head = {"id": f"chatcmpl-{secrets.token_hex(8)}", "object": "chat.completion", "created": int(time.time())}
-    used = {"prompt_tokens": turn.usage.prompt, "completion_tokens": turn.usage.completion}
-    return {**head, "model": model, "choices": [choice], "usage": {**used, "total_tokens": sum(used.values())}}
+    usage = chat_usage(turn.usage.prompt, turn.usage.completion)
+    if not body.get("stream"):
+        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+        return JSONResponse(new_head("chat.completion", model) | {"choices": [choice], "usage": usage})
+    for at, call in enumerate(message.get("tool_calls", ())):
+        call["index"] = at
+    head = new_head("chat.completion.chunk", model) | {"usage": None}
+    lines = [chat_chunk(head, message), chat_chunk(head, {}, reason)]
+    if (body.get("stream_options") or {}).get("include_usage") is True:
+        lines.append(data_line(head | {"choices": [], "usage": usage}))
+    return Response("".join([*lines, DONE]), media_type="text/event-stream")
 
 
-def _chat_chunks(answer: Json, *, with_usage: bool) -> list[Json]:
-    """One chunk of all that was written, one of why it ended and, if it is asked for, one of the usage."""
-    [choice] = answer["choices"]
-    delta = dict(choice["message"])
-    if calls := delta.get("tool_calls"):
-        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(calls)]
-    head = {**answer, "object": "chat.completion.chunk", "usage": None}
-    ends = ((delta, None), ({}, choice["finish_reason"]))
-    chunks = [{**head, "choices": [{"index": 0, "delta": part, "finish_reason": end}]} for part, end in ends]
-    return [*chunks, *([{**head, "choices": [], "usage": answer["usage"]}] if with_usage else [])]
+def response_answer(turn: Turn, body: Mapping[str, Any], model: str) -> Response:
+    """The answer to a request of responses."""
+    writer = ResponseWriter(model, parallel_tool_calls=True)
+    events = [*writer.begin(), *_written(turn, writer)]
+    if body.get("stream"):
+        return Response("".join(map(named_event, events)), media_type="text/event-stream")
+    return JSONResponse(writer.body)
 
 
-def _response_object(turn: Turn, model: str) -> Json:
-    name = secrets.token_hex(8)
-    output: list[Json] = []
+def _written(turn: Turn, writer: ResponseWriter) -> Iterator[Json]:
     if turn.text or not turn.calls:
-        content = [{"type": "output_text", "text": turn.text, "annotations": []}]
-        output.append(
-            {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed", "content": content}
-        )
+        yield from writer.write_message(turn.text)
+        yield from writer.close_all("completed")
     for call in turn.calls:
-        function = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
-        output.append({"type": "function_call", "id": f"fc_{name}_{call.id}", **function})
-    cut, used = turn.stop == "length", turn.usage
-    return {
-        "id": f"resp_{name}",
-        "object": "response",
-        "created_at": int(time.time()),
-        "model": model,
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "error": None,
-        "output": output,
-        "tools": [],
-        "tool_choice": "auto",
-        "parallel_tool_calls": True,
-        "usage": {
-            "input_tokens": used.prompt,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": used.completion,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": used.prompt + used.completion,
-        },
-    }
+        called = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        yield from writer.open("fc", "function_call", **called)
+        yield from writer.close_all("completed")
+    status: Status = "incomplete" if turn.stop == "length" else "completed"
+    yield writer.end(status, prompt=turn.usage.prompt, completion=turn.usage.completion)
 
 
-def _response_events(answer: Json) -> list[Json]:
-    events: list[Json] = [
-        {"type": "response.created", "response": {**answer, "output": [], "status": "in_progress", "usage": None}}
-    ]
-    for at, item in enumerate(answer["output"]):
-        events.append({"type": "response.output_item.added", "output_index": at, "item": item})
-        for part in item.get("content", ()):
-            place = {"item_id": item["id"], "output_index": at, "content_index": 0, "logprobs": []}
-            events.append({"type": "response.output_text.delta", "delta": part["text"], **place})
-            events.append({"type": "response.output_text.done", "text": part["text"], **place})
-        events.append({"type": "response.output_item.done", "output_index": at, "item": item})
-    end = "response.incomplete" if answer["status"] == "incomplete" else "response.completed"
-    events.append({"type": end, "response": answer})
-    return [{**event, "sequence_number": at} for at, event in enumerate(events)]
+# -- chat --------------------------------------------------------------------------------------------------------------
+
+
+def new_head(kind: str, model: str) -> Json:
+    """The fields that every body and chunk of one answer starts with: a new id, the kind, the time and the model."""
+    return {"id": f"chatcmpl-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
+
+
+def chat_chunk(head: Json, delta: Json, finish_reason: str | None = None, **more: Any) -> str:
+    """A chunk of a stream, as a server-sent event."""
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return data_line(head | {"choices": [choice], **more})
+
+
+def chat_usage(prompt: int, completion: int) -> Json:
+    """OpenAI's `usage`: the prompt's tokens are all that the model did not generate, results included."""
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def data_line(chunk: Json) -> str:
+    """The last line of a server-sent event, with the blank line that ends it."""
+    return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+# -- responses ---------------------------------------------------------------------------------------------------------
+
+
+class ResponseWriter:
+    """A response, as far as it has come: `body`, with other `fields` than the usual ones. Each method returns the
+    events of the stream that say what has changed, numbered from 0."""
+
+    def __init__(self, model: str, **fields: Any) -> None:
+        self.body: Json = {
+            "id": f"resp_{secrets.token_hex(12)}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "completed_at": None,
+            "status": "in_progress",
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "max_output_tokens": None,
+            "metadata": {},
+            "model": model,
+            "output": [],
+            "parallel_tool_calls": False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": 0.0,
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0,
+            "truncation": "disabled",
+            "usage": None,
+            **fields,
+        }
+        self._count = 0
+
+    def begin(self) -> list[Json]:
+        """The first events."""
+        return [self._event("created", response=self.body), self._event("in_progress", response=self.body)]
+
+    def open(self, prefix: str, kind: str, **fields: Any) -> Iterator[Json]:
+        """Adds an item, whose id begins with the prefix."""
+        item = {"id": f"{prefix}_{secrets.token_hex(12)}", "type": kind, "status": "in_progress", **fields}
+        self.body["output"].append(item)
+        yield self.about(item, "output_item.added")
+
+    def opened(self, kind: str) -> Json | None:
+        """The item of this kind that is in progress."""
+        items = self.body["output"]
+        return next((item for item in items if item["type"] == kind and item["status"] == "in_progress"), None)
+
+    def open_part(self, item: Json, part: Json) -> Json:
+        """Adds the content of an item."""
+        item["content"].append(part)
+        return self.within(item, "content_part.added", content_index=0, part=part)
+
+    def write_message(self, text: str) -> Iterator[Json]:
+        """Adds a message of the model."""
+        yield from self.open("msg", "message", role="assistant", content=[])
+        item, part = self.body["output"][-1], {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        yield self.open_part(item, part)
+        part["text"] = text
+        yield self.within(item, "output_text.delta", content_index=0, delta=text, logprobs=[])
+
+    def close_all(self, status: Status) -> Iterator[Json]:
+        """Ends the items in progress. A search among them never ran: it is `incomplete` or, where the rest is complete,
+        `failed`."""
+        for item in self.body["output"]:
+            if item["status"] != "in_progress":
+                continue
+            never_ran = item["type"] == "web_search_call" and status == "completed"
+            item["status"] = "failed" if never_ran else status
+            for part in item.get("content", ()):
+                logprobs = {"logprobs": []} if item["type"] == "message" else {}
+                yield self.within(item, f"{part['type']}.done", content_index=0, text=part["text"], **logprobs)
+                yield self.within(item, "content_part.done", content_index=0, part=part)
+            yield self.about(item, "output_item.done")
+
+    def end(self, status: Status, *, prompt: int, completion: int, reasoning: int = 0) -> Json:
+        """Ends the response, after so many tokens, of which some were `reasoning`."""
+        self.body |= {
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "usage": {
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": completion,
+                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "total_tokens": prompt + completion,
+            },
+            "completed_at": None if status == "incomplete" else int(time.time()),
+        }
+        return self._event(status, response=self.body)
+
+    def fail(self, reason: str) -> list[Json]:
+        """Ends the response with an error."""
+        self.body |= {"status": "failed", "error": {"code": "server_error", "message": reason}}
+        return [*self.close_all("incomplete"), self._event("failed", response=self.body)]
+
+    def about(self, item: Json, kind: str) -> Json:
+        """An event with an item as it now is."""
+        return self._event(kind, output_index=self.body["output"].index(item), item=item)
+
+    def within(self, item: Json, kind: str, **fields: Any) -> Json:
+        """An event in an item's course."""
+        return self._event(kind, item_id=item["id"], output_index=self.body["output"].index(item), **fields)
+
+    def _event(self, kind: str, **fields: Any) -> Json:
+        self._count += 1
+        return {"type": f"response.{kind}", "sequence_number": self._count - 1, **deepcopy(fields)}
+
+
+def named_event(event: Json) -> str:
+    """An event of a response, as a server-sent one."""
+    return f"event: {event['type']}\n{data_line(event)}"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,6 +57,12 @@ class Measured:
 
 
 UNMEASURED = Measured(value=None, low=None, high=None, n=0)
+
+
+def measured_in(contents: Mapping[str, Any]) -> dict[str, Measured]:
+    """The measured figures of an evaluation file's contents, by name."""
+    figures = {name: value for name, value in contents.items() if isinstance(value, Mapping)}
+    return {name: Measured(**of) for name, of in figures.items() if of.keys() == {"value", "low", "high", "n"}}
 
 
 def wilson(successes: float, n: int) -> Measured:

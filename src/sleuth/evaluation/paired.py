@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.evaluation.figures import Record, figure, figures, is_paid, question_value, scores_in
-from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means, minus
+from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means, measured_in, minus
 from sleuth.evaluation.significance import Runs
 
 Evaluation = Mapping[str, Any]
@@ -165,7 +165,7 @@ def measured_tables(folder: Path) -> list[Table]:
     """The evaluations in a folder, for a card. Those that share a figure are columns of one table, with the difference
     of base and trained; a suite has its means, and by set what leads. The words are those of people, not keys."""
     evaluations = {file.stem: json.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))}
-    keys = {name: {key for key, value in one.items() if _is_measured(value)} for name, one in evaluations.items()}
+    keys = {name: measured_in(one).keys() for name, one in evaluations.items()}
     groups: list[list[str]] = []
     for name in filter(keys.get, arms_of(evaluations)):
         group = next((group for group in groups if keys[name] & keys[group[0]]), [])
@@ -219,7 +219,7 @@ def same_reward(*evaluations: Evaluation) -> bool:
 def evaluation_line(name: str, evaluation: Evaluation) -> str:
     """`base: exact match 0.175 [0.15, 0.21], searched 0.000 [0.00, 0.01], n 600`; only the name if nothing was
     measured. If the evaluation names a headline, only that: `base: score 0.310 [0.21, 0.42], n 50`."""
-    measured = {key: Measured(**figure) for key, figure in evaluation.items() if _is_measured(figure)}
+    measured = measured_in(evaluation)
     keys = _own([key for key in evaluation.get("headline", ()) if key in measured], measured)
     keys = keys or [key for key in _with_short_name() if key in measured] or [*measured][:FIRST]
     shown = [f"{figure(key).short or key} {measured[key].bracketed()}" for key in keys[:LEADING]]
@@ -237,8 +237,9 @@ def headline(evaluations: Mapping[str, Evaluation], before: str, after: str) -> 
     """`exact match 0.175 -> 0.933 (+0.758 [0.72, 0.79])`, the difference paired by question, with its 95 % interval;
     None if the two evaluations share no question or no such figure."""
     one, other = evaluations[before], evaluations[after]
+    measured = [measured_in(one), measured_in(other)]
     for key in leading_figures(other, one, others=_with_short_name()):
-        levels = [contents[key].get("value") for contents in (one, other) if _is_measured(contents.get(key))]
+        levels = [of[key].value for of in measured if key in of]
         if len(levels) < 2 or None in levels:
             continue
         change = mean_difference(key, records_of(evaluations, after), records_of(evaluations, before))
@@ -250,7 +251,3 @@ def headline(evaluations: Mapping[str, Evaluation], before: str, after: str) -> 
 
 def _with_short_name() -> list[str]:
     return [row.name for row in figures() if row.short]
-
-
-def _is_measured(figure: object) -> bool:
-    return isinstance(figure, Mapping) and figure.keys() == {"value", "low", "high", "n"}

@@ -42,7 +42,7 @@ class JsonClient:
     A question without an answer within 4 x `timeout` seconds, or beyond a `budget` of calls, has none. At most
     `at_once` calls run concurrently, fewer while many fail. `extra` is added to each request, such as
     `{"chat_template_kwargs": {"enable_thinking": False}}`. `max_tokens` is for one entry; a model that thinks needs
-    more. `ledger` counts all outcomes. `restart`: see `ServerPool`.
+    more. `ledger` counts the calls. `restart`: see `ServerPool`.
     """
 
     def __init__(
@@ -76,7 +76,6 @@ class JsonClient:
                 return question.read(reply.text)
             except InvalidAnswerError as error:
                 fault = _fault(error, reply)
-            self.ledger.asked_again += 1
             once_more = f"That cannot be read: {spelled_out(fault)}. Answer again, in the form that is wanted."
             messages.append({"role": "assistant", "content": spelled_out(reply.text) or "(nothing)"})
             messages.append({"role": "user", "content": once_more})
@@ -140,10 +139,9 @@ class HttpJudge(JsonClient):
 
     async def _verdicts(self, question: Question) -> list[Verdict]:
         try:
-            verdicts = await self.ask(question)
+            return await self.ask(question)
         except NoAnswerError as error:
-            verdicts = [Verdict(score=None, reason=str(error))] * question.entries
+            return [Verdict(score=None, reason=str(error))] * question.entries
         except InvalidAnswerError as error:
             reason = f"twice no verdict: {error}"
-            verdicts = [Verdict(score=None, reason=reason, invalid=True)] * question.entries
-        return list(map(self.ledger.enter, verdicts))
+            return [Verdict(score=None, reason=reason, invalid=True)] * question.entries

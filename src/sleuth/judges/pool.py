@@ -15,7 +15,6 @@ from typing import Any
 
 from sleuth.host.connections import Answer, Replica, Replicas, RequestFailedError, RetryBudget, UnreachableError, ask
 from sleuth.host.escapes import replace_surrogates
-from sleuth.types import Verdict
 
 ATTEMPTS = 4
 FAILURES_TO_REST = 10
@@ -106,7 +105,7 @@ class ServerPool:
         raise NoAnswerError(f"no answer after {len(tried)} attempts: {reason}")
 
     async def _attempt(self, replica: Replica, body: Mapping[str, Any], deadline: float) -> Reply:
-        """One call; its outcome updates the ledger, the replica's health and the concurrency."""
+        """One call; its outcome updates the replica's health and the concurrency."""
         replica.in_flight += 1
         try:
             reply = await self._post(replica, body, deadline)
@@ -114,7 +113,6 @@ class ServerPool:
             self._answered(replica)
             raise
         except _AttemptError:
-            self._ledger.failed += 1
             self._replicas.failed(replica)
             self._down_since = min(self._down_since, time.monotonic())
             self._concurrency.record(succeeded=False)
@@ -280,17 +278,11 @@ class AdaptiveConcurrency:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """Counts of `calls`, of those that `failed` without an answer, and of questions `asked_again` after an invalid
-    answer. Every question ends as `scored`, `missing` or `invalid`. `budget` limits the calls; None is no limit.
-    `count` is called with each call, to count it where it outlives the process."""
+    """Counts `calls`. `budget` limits them; None is no limit. `count` is called with each, to count it where it
+    outlives the process."""
 
     budget: int | None = None
     calls: int = 0
-    failed: int = 0
-    asked_again: int = 0
-    scored: int = 0
-    missing: int = 0
-    invalid: int = 0
     count: Callable[[], None] = lambda: None
 
     def spend(self) -> None:
@@ -299,13 +291,3 @@ class Ledger:
             raise NoAnswerError(f"the budget of {self.budget:,} calls is spent; raise `budget` for more")
         self.calls += 1
         self.count()
-
-    def enter(self, verdict: Verdict) -> Verdict:
-        """Counts how a question ended and returns its verdict."""
-        if verdict.score is not None:
-            self.scored += 1
-        elif verdict.invalid:
-            self.invalid += 1
-        else:
-            self.missing += 1
-        return verdict

@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth import family
 from sleuth.recipe.strict import FilePath, KindTable, NameOf, Row, StrictModel, combination
-from sleuth.types import SleuthError, Task
+from sleuth.types import Task
 
 Fed = tuple[Literal["rows", "episodes", "thoughts"], ...]
 
@@ -223,13 +222,3 @@ class TextRecipe(ThoughtPlaces):
         window = self.prefix_tokens + self.suffix_tokens
         if self.least_tokens is not None and self.least_tokens < window:
             yield f"least_tokens = {self.least_tokens} is less than prefix_tokens + suffix_tokens = {window}"
-
-
-def text_recipe(texts: Path, *, tokens: int, part: str | None, limit: int) -> TextRecipe:
-    """The table for the first `tokens` tokens of each document. Raises SleuthError for an unknown `part`."""
-    prefix = tokens - max(1, tokens // 4)
-    table = {"kind": "text", "texts": texts, "limit": limit, "prefix_tokens": prefix, "suffix_tokens": tokens - prefix}
-    try:
-        return TextRecipe.model_validate(table | ({"part": part} if part is not None else {}))
-    except ValidationError:
-        raise SleuthError(f"--part {part}: should be {', '.join(get_args(Part))}") from None

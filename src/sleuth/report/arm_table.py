@@ -12,8 +12,9 @@ from sleuth.evaluation.figures import figure
 from sleuth.evaluation.intervals import UNMEASURED, Measured, minus
 from sleuth.evaluation.paired import Evaluation, measured_of, set_tables
 from sleuth.evaluation.significance import Difference, difference, level
+from sleuth.host.model_path import read_object
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
-from sleuth.report.run_files import read_object, read_with_sets
+from sleuth.report.run_files import read_with_sets
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 

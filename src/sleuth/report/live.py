@@ -11,12 +11,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from sleuth.host.model_path import read_object
 from sleuth.recipe.shipped import STEPS, TRAINING
 from sleuth.report.arms import MAX_ARMS, distinct_names, require_distinct
 from sleuth.report.curves import stages_of
 from sleuth.report.page import environment, live_body, without_surrogates
 from sleuth.report.rollouts_shown import TextPool, rollouts_shown, step_of
-from sleuth.report.run_files import MISSHAPEN, RunFiles, look_at_run, read_object, run_in
+from sleuth.report.run_files import MISSHAPEN, RunFiles, look_at_run, run_in
 from sleuth.report.summary import PURPOSES
 from sleuth.runs.alarms import DETECTORS
 from sleuth.runs.chain import step_name

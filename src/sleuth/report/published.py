@@ -9,9 +9,9 @@ from typing import Any
 
 from sleuth.evaluation.intervals import Measured, wilson
 from sleuth.evaluation.paired import measured_of
+from sleuth.host.model_path import read_object
 from sleuth.recipe.published import STEPS, PublishedRow, PublishedSystem
 from sleuth.report.page import fill, write_page
-from sleuth.report.run_files import read_object
 from sleuth.runs.metrics import MetricsFile
 
 WINDOW = 20

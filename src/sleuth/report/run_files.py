@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,6 +12,7 @@ from typing import Any
 
 from sleuth import family
 from sleuth.evaluation.paired import records_of
+from sleuth.host.model_path import read_object
 from sleuth.recipe.renamed import renamed_keys
 from sleuth.recipe.shipped import DOCUMENTS, TRAINING
 from sleuth.runs.chain import require_regular, warning
@@ -160,17 +160,6 @@ def _stale_line(file: Path, evaluation: Mapping[str, Any], recipe: Mapping[str, 
     if model == recipe.get("model") or not is_stale(evaluation, checkpoint):
         return None
     return f"Left out: {file} is of other weights than {checkpoint} has now; `sleuth train` measures it again."
-
-
-def read_object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises SleuthError if it holds something else."""
-    try:
-        value = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SleuthError(f"{file}: invalid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise SleuthError(f"{file}: expected one JSON object, found a {type(value).__name__}")
-    return value
 
 
 def read_with_sets(file: Path, read: Callable[[Path], dict[str, Any]] = read_object) -> dict[str, Any]:

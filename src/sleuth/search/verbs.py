@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +10,12 @@ import typer
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs
-from sleuth.terminal.tables import Column, print_columns, table_cell
+from sleuth.terminal.tables import print_measured, show_measured
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.intervals import Measured
+    from sleuth.search.probe import ProbeResult
 
 ARM_COLUMNS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
 SEARCH_COLUMNS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
@@ -58,8 +56,7 @@ def probe(
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.learn.models import load_model
-    from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.search.probe import MARGIN
+    from sleuth.runs.eval_file import with_digests
     from sleuth.search.probe import probe as probe_session
     from sleuth.search.setting import SearchSetting
 
@@ -79,30 +76,20 @@ def probe(
     if session.server is not None:
         contents["engine"] = session.server.as_json()
     contents = with_digests(contents)
-    if out is not None:
-        write_eval(out, contents)
-    if as_json:
-        typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
-        return
+    show_measured(contents, out, as_json, lambda: _print_probe(found, len(tasks)))
+
+
+def _print_probe(found: ProbeResult, questions: int) -> None:
+    from sleuth.search.probe import MARGIN
+
     if found.snippets:
-        _print_table("gain of a snippet to a claim, in nats", SNIPPET_COLUMNS, found.snippets)
+        print_measured("gain of a snippet to a claim, in nats", found.snippets, SNIPPET_COLUMNS)
         typer.echo("Ahead: share of claims to which a snippet that they cite was worth more than any other.")
         return
-    _print_table(f"{len(tasks)} questions, exact match", ARM_COLUMNS, found.arms)
-    _print_table("gain of a search, in nats", SEARCH_COLUMNS, found.searches)
-    _print_table("gain of a passage, in nats", PASSAGE_COLUMNS, found.passages)
+    print_measured(f"{questions} questions, exact match", found.arms, ARM_COLUMNS)
+    print_measured("gain of a search, in nats", found.searches, SEARCH_COLUMNS)
+    print_measured("gain of a passage, in nats", found.passages, PASSAGE_COLUMNS)
     typer.echo(
         "Ahead: share of the searches before right answers in which the gold passage was worth more than any other. "
         f"Idle: words found gained at most {MARGIN:g} nat. Intervals are of 95 %, clustered by question."
     )
-
-
-def _print_table(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:
-    """One line per row: each figure over its interval, and the number of questions of the first."""
-    shown = [
-        Column(heading=heading, cells=[table_cell(figures.get(key)) for figures in rows.values()])
-        for key, heading in columns.items()
-    ]
-    counts = Column(heading="n", cells=[f"{next(iter(figures.values())).n:,}" for figures in rows.values()])
-    typer.echo(title)
-    print_columns(list(rows), [*shown, counts])

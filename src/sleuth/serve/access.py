@@ -1,13 +1,11 @@
-"""Who may ask a server, how much at once, and how large a body: the rules of a server, the gate that keeps and counts
-them, and what its pages may load."""
+"""Who may ask a server, how much at once, and how large a body: the rules of a server, the gate that keeps them, and
+what its pages may load."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import re
-import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -83,48 +81,10 @@ def conversation_limits(*, seconds: float = 120.0, waiting: int = 256) -> Limits
     return Limits(body_bytes=2**20, seconds=seconds, waiting=waiting)
 
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-class Counters:
-    """Counts answers by path and status for Prometheus, with a histogram of their seconds. Paths not in `paths` count
-    as "other", because clients can invent any number of them."""
-
-    def __init__(self, paths: Collection[str]) -> None:
-        self._paths = paths
-        self._answers: Counter[tuple[str, int]] = Counter()
-        self._buckets = [0] * (len(SECONDS) + 1)
-        self._seconds = 0.0
-
-    def record(self, path: str, status: int, seconds: float) -> None:
-        """Counts one answer, at its end or at the start of a stream."""
-        self._answers[path if path in self._paths else "other", status] += 1
-        self._buckets[bisect_left(SECONDS, seconds)] += 1
-        self._seconds += seconds
-
-    def response(self, *, totals: Mapping[str, float], gauges: Mapping[str, float]) -> Response:
-        """All metrics, with further `totals` (counters) and `gauges`."""
-        lines = ["# TYPE sleuth_requests_total counter"]
-        for (path, status), count in sorted(self._answers.items()):
-            lines.append(f'sleuth_requests_total{{path="{path}",status="{status}"}} {count}')
-        for name, value in totals.items():
-            lines += [f"# TYPE {name} counter", f"{name} {value:.0f}"]
-        lines.append("# TYPE sleuth_request_seconds histogram")
-        total = 0
-        for bound, count in zip((*map(str, SECONDS), "+Inf"), self._buckets, strict=True):
-            total += count
-            lines.append(f'sleuth_request_seconds_bucket{{le="{bound}"}} {total}')
-        lines += [f"sleuth_request_seconds_sum {self._seconds:.6f}", f"sleuth_request_seconds_count {total}"]
-        for name, value in gauges.items():
-            lines += [f"# TYPE {name} gauge", f"{name} {value:g}"]
-        return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
 class Gate:
-    """Middleware that enforces `access`, answers 503 to more than `most` requests at once, streams included, reads each
-    body within `limits`, and records every answer in `counters`. `refusal` makes an answer of an error. What POST sends
-    to a path of `fast` is answered here: its function makes the content of a JSON answer of the body, or raises
-    HTTPException."""
+    """Middleware that enforces `access`, answers 503 to more than `most` requests at once, streams included, and reads
+    each body within `limits`. `refusal` makes an answer of an error. What POST sends to a path of `fast` is answered
+    here: its function makes the content of a JSON answer of the body, or raises HTTPException."""
 
     def __init__(
         self,
@@ -134,7 +94,6 @@ class Gate:
         limits: Limits,
         refusal: Callable[[Any], Response] = Refused.response,
         most: int | None = None,
-        counters: Counters | None = None,
         fast: Mapping[str, Callable[[bytes], Awaitable[object]]] | None = None,
     ) -> None:
         self._app = app
@@ -142,7 +101,6 @@ class Gate:
         self._limits = limits
         self._refusal = refusal
         self._most = most
-        self._counters = counters
         self._fast = fast or {}
         self._running: Counter[str] = Counter()
         self._in_progress = 0
@@ -150,13 +108,6 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        started = time.perf_counter()
-
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._counters is not None:
-                self._counters.record(scope["path"], message["status"], time.perf_counter() - started)
-            await send(message)
-
         client = (scope.get("client") or ("unknown", 0))[0] if self._access.per_client else ""
         is_limited = self._most is not None and (scope["path"] != HEALTH or _has_body(scope))
         try:
@@ -167,11 +118,11 @@ class Gate:
             if self._most is not None and is_limited and self._in_progress >= self._most:
                 raise Refused(503, f"{self._most} requests are running; retry later", headers=SOON | CLOSE)
         except Refused as refused:
-            return await self._refusal(refused)(scope, receive, counted)
+            return await self._refusal(refused)(scope, receive, send)
         self._running[client] += 1
         self._in_progress += is_limited
         try:
-            await self._answer(scope, receive, counted)
+            await self._answer(scope, receive, send)
         finally:
             self._in_progress -= is_limited
             self._running[client] -= 1

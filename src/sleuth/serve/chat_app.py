@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sleuth.episodes.agent_answers import chat_answer, response_answer
+from sleuth.episodes.agent_answers import chat_answer, new_head, response_answer
 from sleuth.episodes.agent_messages import BadRequestError, chat_request, response_request
-from sleuth.serve.access import Access, Counters, Gate, Limits, file_route
+from sleuth.serve.access import Access, Gate, Limits, file_route
 from sleuth.serve.agent import Agent
-from sleuth.serve.answers import ResponseWriter, chat_completion, chat_stream, new_head, response_stream
+from sleuth.serve.answers import ConversationResponse, chat_completion, chat_stream, response_stream
 from sleuth.serve.conversation import Event as ConversationEvent
 from sleuth.serve.conversation import conversation, turn
 from sleuth.serve.engine_thread import ClientDisconnected, EngineThread, Event, EventStream, cancel_on_disconnect
@@ -36,10 +36,9 @@ ASSETS = {
     "/page.js": ("page.js", "text/javascript"),
 }
 """The files of the page, by their paths."""
-PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/models", "/health", "/metrics", *ASSETS)
 UNREAD_SECONDS = 30.0  # for a slow client to read a stream, beyond the time to generate it
-OTHER_REQUESTS = 64  # concurrent ones besides conversations: the page, /health, /metrics, uploads
-CLIENT_LEFT_STATUS = 499  # only for the counters, by the convention of proxies
+OTHER_REQUESTS = 64  # concurrent ones besides conversations: the page, /health, uploads
+CLIENT_LEFT_STATUS = 499  # by the convention of proxies
 
 
 def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access) -> Starlette:
@@ -53,12 +52,11 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access
         yield
         await engine_thread.stop()
 
-    counters = Counters(PATHS)
     handler = _RequestHandler(agent, engine_thread, limits)
     routes = [
         Route("/v1/chat/completions", handler.chat, methods=["POST"]),
         Route("/v1/responses", handler.respond, methods=["POST"]),
-        *_monitoring(agent, engine_thread, counters),
+        *_monitoring(agent, engine_thread),
     ]
     assets, elements = files("sleuth.serve") / "assets", files("sleuth.report") / "templates" / "elements.js"
     before = {"/page.js": elements.read_bytes()}
@@ -71,7 +69,6 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access
         access=replace(access, open_paths=(*access.open_paths, *ASSETS)),
         limits=limits,
         most=conversations + limits.waiting + OTHER_REQUESTS,
-        counters=counters,
     )
     return Starlette(
         routes=[*routes, *page],
@@ -107,7 +104,7 @@ class _RequestHandler:
             return await self._turn(request, response_request, response_answer)
         body = await read_json(request, ResponseRequest)
         events = self._conversation(body, "input")
-        response = ResponseWriter(body, self._agent.name)
+        response = ConversationResponse(body, self._agent.name)
         if body.stream:
             events = await cancel_on_disconnect(request, self._started(events))
             return self._stream(response_stream(events, response))
@@ -180,7 +177,7 @@ async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGener
             yield event
 
 
-def _monitoring(agent: Agent, engine_thread: EngineThread, counters: Counters) -> list[Route]:
+def _monitoring(agent: Agent, engine_thread: EngineThread) -> list[Route]:
     facts = {"created": int(time.time()), "owned_by": "sleuth", "sleuth": dict(agent.facts)}
     model = {"id": agent.name, "object": "model", **facts}
 
@@ -193,16 +190,7 @@ def _monitoring(agent: Agent, engine_thread: EngineThread, counters: Counters) -
         state |= {"conversations": admission.active, "waiting": admission.waiting}
         return JSONResponse(state, 200 if engine_thread.is_open else 503)
 
-    async def metrics(request: Request) -> Response:
-        gauges = {
-            "sleuth_ready": float(engine_thread.is_open),
-            "sleuth_conversations": engine_thread.admission.active,
-            "sleuth_conversations_waiting": engine_thread.admission.waiting,
-        }
-        totals = {"sleuth_conversations_total": engine_thread.admission.admitted}
-        return counters.response(totals=totals, gauges=gauges)
-
-    return [Route("/v1/models", models), Route("/health", health), Route("/metrics", metrics)]
+    return [Route("/v1/models", models), Route("/health", health)]
 
 
 async def _left(request: Request, error: Exception) -> Response:

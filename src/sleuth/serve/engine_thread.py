@@ -26,13 +26,12 @@ Result = TypeVar("Result")
 
 
 class Admission:
-    """A first-come semaphore of `count` places in one event loop. `admitted` is the total ever admitted."""
+    """A first-come semaphore of `count` places in one event loop."""
 
     def __init__(self, count: int, limits: Limits) -> None:
         self.count = count
         self.active = 0
         self.waiting = 0
-        self.admitted = 0
         self._limits = limits
         self._free = asyncio.Semaphore(count)
 
@@ -51,7 +50,6 @@ class Admission:
         finally:
             self.waiting -= 1
         self.active += 1
-        self.admitted += 1
 
     def release(self) -> None:
         """Frees a place."""

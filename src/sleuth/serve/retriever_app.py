@@ -24,13 +24,12 @@ from starlette.routing import Route
 
 from sleuth.host.escapes import replace_surrogates
 from sleuth.retrieval.corpus import contents_of
-from sleuth.serve.access import Access, Counters, Gate, Limits
-from sleuth.serve.mcp_server import MCP_PATH, McpRoute
+from sleuth.serve.access import Access, Gate, Limits
+from sleuth.serve.mcp_server import McpRoute
 from sleuth.serve.refused import as_integer, problem_line
 from sleuth.serve.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
 from sleuth.types import Passage
 
-PATHS = ("/retrieve", "/batch_search", MCP_PATH, "/health", "/metrics")
 TOP_N = 10
 """Default of `/batch_search`."""
 MAX_QUERIES = 4096
@@ -113,17 +112,16 @@ def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: b
     """
     handler = RequestHandler(loader, limits)
     mcp_route = McpRoute(handler) if mcp else None
-    counters = Counters(PATHS)
     routes = [
         *(Route(path, _unreachable, methods=["POST"]) for path in ("/retrieve", "/batch_search")),
-        *_monitoring(loader, handler, counters),
+        Route("/health", _health(loader)),
     ]
     app = Starlette(
         routes=[*routes, mcp_route.route] if mcp_route else routes,
         exception_handlers={HTTPException: _refused},
         lifespan=mcp_route.lifespan if mcp_route else None,
     )
-    return Gate(app, access=access, limits=limits, refusal=_refusal, counters=counters, fast=_dialects(handler))
+    return Gate(app, access=access, limits=limits, refusal=_refusal, fast=_dialects(handler))
 
 
 def _dialects(handler: RequestHandler) -> dict[str, Callable[[bytes], Awaitable[object]]]:
@@ -152,22 +150,14 @@ async def _unreachable(request: Request) -> Response:
     raise AssertionError(f"{request.url.path} is answered by the gate")
 
 
-def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters) -> list[Route]:
+def _health(loader: IndexLoader) -> Callable[[Request], Awaitable[Response]]:
     async def health(request: Request) -> Response:
         status = "failed" if loader.error else "ready" if loader.index is not None else "opening"
         card = (loader.index or loader).card  # an opened index knows more than what was written when it was made
         state = {"status": status, "progress": loader.progress, "index": card.as_json(), "detail": loader.error}
         return JSONResponse(state, 200 if status == "ready" else 503)
 
-    async def metrics(request: Request) -> Response:
-        gauges = {
-            "sleuth_requests_waiting": handler.waiting,
-            "sleuth_ready": float(loader.index is not None),
-            "sleuth_passages": loader.card.count,
-        }
-        return counters.response(totals={"sleuth_queries_total": handler.queries}, gauges=gauges)
-
-    return [Route("/health", health), Route("/metrics", metrics)]
+    return health
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -83,7 +83,6 @@ class RequestHandler:
     """Answers queries from the index, inline if they are fast, else in threads."""
 
     def __init__(self, loader: IndexLoader, limits: Limits) -> None:
-        self.queries = 0
         self.waiting = 0
         self._loader = loader
         self._limits = limits
@@ -95,11 +94,8 @@ class RequestHandler:
         index = self._index()
         self._require_room()
         if index.batch == 1 and len(queries) <= QUERIES_PER_TURN and self._seconds_per_query < MIN_SECONDS_FOR_THREAD:
-            self.queries += len(queries)
             return self._turn(index, queries, k)  # too fast to need a timeout
-        results = await self._in_time(self._find(index, queries, k))
-        self.queries += len(queries)
-        return results
+        return await self._in_time(self._find(index, queries, k))
 
     async def passage(self, passage_id: str) -> Passage | None:
         """The passage with this id, None if there is none. Raises HTTPException 503 and 504."""

@@ -7,8 +7,9 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -112,12 +113,17 @@ def _groups(columns: Sequence[Column], room: int) -> Iterator[list[Column]]:
 # -- measured figures --------------------------------------------------------------------------------------------------
 
 
-def measured_in(contents: Mapping[str, Any]) -> dict[str, Measured]:
-    """The measured figures of an evaluation file's contents, by name."""
-    from sleuth.evaluation.intervals import Measured
+def show_measured(contents: Mapping[str, Any], out: Path | None, as_json: bool, lines: Callable[[], None]) -> None:
+    """Prints the contents of an evaluation file without its records, as one JSON object or by `lines`, and then writes
+    them to `out`, so that a file that cannot be written loses no figure."""
+    from sleuth.runs.eval_file import write_eval
 
-    figures = {name: value for name, value in contents.items() if isinstance(value, dict) and "low" in value}
-    return {name: Measured(**figure) for name, figure in figures.items()}
+    if as_json:
+        typer.echo(json.dumps({name: value for name, value in contents.items() if name not in ("records", "protocol")}))
+    else:
+        lines()
+    if out is not None:
+        write_eval(out, contents)
 
 
 def table_cell(figure: Measured | None, digits: int = 3) -> str:
@@ -142,6 +148,18 @@ def print_figures(title: str, figures: Mapping[str, Measured]) -> None:
         Column(heading="n", cells=[f"{one.n:,}" for one in measured]),
     ]
     print_columns(list(figures), columns, heading=title)
+
+
+def print_measured(title: str, rows: Mapping[str, Mapping[str, Measured]], columns: Mapping[str, str]) -> None:
+    """Prints one line per row, the figures of the columns (heading by name) over their intervals, and the n of the
+    row's first figure."""
+    shown = [
+        Column(heading=heading, cells=[table_cell(row.get(name)) for row in rows.values()])
+        for name, heading in columns.items()
+    ]
+    counts = Column(heading="n", cells=[f"{next(iter(row.values())).n:,}" for row in rows.values()])
+    typer.echo(title)
+    print_columns([*rows], [*shown, counts])
 
 
 def print_sets(title: str, suite: Mapping[str, Any]) -> None:

@@ -48,6 +48,5 @@ FAMILY = Family(
             "win-rate": "sleuth.think.verbs:win_rate",
             "probe-thoughts": "sleuth.think.verbs:probe_thoughts",
         },
-        "Make data": {"annotate thoughts": "sleuth.think.verbs:thoughts"},
     },
 )

@@ -7,7 +7,6 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -22,7 +21,7 @@ from sleuth.judges.factory import open_client
 from sleuth.judges.http import JsonClient
 from sleuth.judges.judge_prompts import InvalidAnswerError, closed_object, json_object, prompt_text, tagged_block
 from sleuth.judges.pool import NoAnswerError
-from sleuth.recipe.data import TextRecipe, text_recipe
+from sleuth.recipe.data import TextRecipe
 from sleuth.render import Renderer
 from sleuth.runs.progress import progress_bar
 from sleuth.think.splicing import (
@@ -65,21 +64,11 @@ def run(stage: AnnotateRecipe, context: StageContext) -> Path:
         ) from None
     model, tokenizer = load(context, context.model)
     scorer = LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
-    texts = text_recipe(stage.texts, tokens=stage.tokens, part=stage.part, limit=stage.limit)
     try:
         with context.folder.costing(stage.name, "asking"):
-            found = annotate_thoughts(
-                texts,
-                stage.out,
-                writer,
-                scorer,
-                gated=stage.gated,
-                watch=progress_bar,
-                max_missing_fraction=stage.max_missing_fraction,
-            )
-    except SleuthError as error:  # worded for `sleuth annotate thoughts`
-        lines = [line.replace("--no-gate", "gated = false").replace("with --out", "in `out`") for line in error.args]
-        raise type(error)(*(f"stage {stage.name}: {line}" for line in lines)) from None
+            found = annotate_thoughts(stage, writer, scorer)
+    except SleuthError as error:
+        raise type(error)(*(f"stage {stage.name}: {line}" for line in error.args)) from None
     without = f", {found.reasons.total():,} texts without thoughts" if found.reasons else ""
     say(f"stage {stage.name}: {stage.out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{without}")
     return Path(context.model)
@@ -173,9 +162,6 @@ class ThoughtWriter:
 ROW_TOKENS = 768
 """Token ids stored of a row with its thoughts (arXiv:2601.21343's small reproduction)."""
 
-Watch = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
-"""Shows progress: `with watch("gate") as progress: progress(done, total)`."""
-
 
 @dataclass(slots=True, kw_only=True)
 class AnnotatedTexts:
@@ -188,72 +174,58 @@ class AnnotatedTexts:
     gates: list[SourceGate] = field(default_factory=list)
     kept: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """The record as plain values."""
-        return {
-            "kept": self.kept,
-            "left_out": len(self.documents) - self.kept,
-            "known": self.known,
-            "without": dict(self.reasons),
-            "gates": [gate.as_json() for gate in self.gates],
-        }
 
+def annotate_thoughts(stage: AnnotateRecipe, writer: ThoughtWriter, scorer: LogprobScorer) -> AnnotatedTexts:
+    """Writes rows of the texts with a teacher's thoughts to the stage's `out` (.parquet), and a card beside it.
 
-def annotate_thoughts(
-    texts: TextRecipe,
-    out: Path,
-    writer: ThoughtWriter,
-    scorer: LogprobScorer,
-    *,
-    gated: bool,
-    watch: Watch,
-    max_missing_fraction: float = 1.0,
-) -> AnnotatedTexts:
-    """Writes rows of the texts with a teacher's thoughts to `out` (.parquet), and a card beside it.
-
-    Answers are stored as they arrive, in `out`.answers.jsonl, so a repeated call requests only missing ones. With
+    Answers are stored as they arrive, in `out`.answers.jsonl, so a repeated call requests only missing ones. If
     `gated`, sources whose thoughts do not help are left out. Raises SleuthError for malformed texts, if no row is kept,
     and, before `out` is written, if more than `max_missing_fraction` of the texts get no thoughts.
     """
-    if not out.name.endswith(".parquet"):
-        raise SleuthError(f"--out {out}: should end in .parquet")
+    out, last = stage.out, max(1, stage.tokens // 4)
+    texts = TextRecipe(
+        kind="text",
+        texts=stage.texts,
+        part=stage.part,
+        limit=stage.limit,
+        prefix_tokens=stage.tokens - last,
+        suffix_tokens=last,
+    )
     chunks = [chunk for chunk in chunks_of(texts, scorer.renderer.tokenizer) if not has_tags(chunk.text)]
     found = AnnotatedTexts()
     out.parent.mkdir(parents=True, exist_ok=True)
     answers = Answers(out.with_name(f"{out.name.removesuffix('.parquet')}.answers.jsonl"), writer.model)
-    _ask(chunks, answers, writer, found, watch)
+    _ask(chunks, answers, writer, found)
     found.documents = [replace(chunk, thoughts=answers.of(chunk) or ()) for chunk in chunks if answers.of(chunk)]
     if not found.documents:
         raise SleuthError(f"{texts.texts}: no text got a thought: {', '.join(found.reasons) or 'there are no texts'}")
-    if (lacking := found.reasons.total()) > max_missing_fraction * len(chunks):
+    if (lacking := found.reasons.total()) > stage.max_missing_fraction * len(chunks):
         [(reason, _)] = found.reasons.most_common(1)
         raise SleuthError(
             f"{out}: {lacking:,} of {len(chunks):,} texts got no thoughts ({reason}), and at most "
-            f"{max_missing_fraction:.0%} may; {answers.file.name} keeps the others, and the same command asks for the "
-            "rest"
+            f"{stage.max_missing_fraction:.0%} may; {answers.file.name} keeps the others, and the same command asks "
+            "for the rest"
         )
-    with watch("gate") as progress:
+    with progress_bar("gate") as progress:
         found.gates = thought_gates(scorer, found.documents, progress)
-    passed = {gate.source for gate in found.gates if gate.passes or not gated}
+    passed = {gate.source for gate in found.gates if gate.passes or not stage.gated}
     kept = [document for document in found.documents if document.source in passed]
     found.kept = len(kept)
     if not kept:
         raise SleuthError(
             f"{out}: no source has thoughts that make the following text likelier than empty and generic ones do, over "
             f"at least {MIN_DOCUMENTS} documents; the answers are in {answers.file.name}: use another teacher or "
-            "model, or --no-gate: the same command then keeps all"
+            "model, or gated = false, which keeps all"
         )
     rows = [_row(document, texts, writer.model, scorer.renderer) for document in kept]
     _write(out, rows)
     opening = f"# {out.name}\n\n{len(rows):,} texts of `{texts.texts}` with the thoughts of `{writer.model}`"
     model = str(scorer.model.config.name_or_path)
-    write_text(out.with_suffix(".md"), "\n".join(_card(opening, rows, found, model, gated)) + "\n")
+    write_text(out.with_suffix(".md"), "\n".join(_card(opening, rows, found, model, stage.gated)) + "\n")
     return found
 
 
-def _ask(
-    chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, found: AnnotatedTexts, watch: Watch
-) -> None:
+def _ask(chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, found: AnnotatedTexts) -> None:
     """Requests thoughts for chunks without an answer; each answer is stored as it arrives."""
     due = [chunk for chunk in chunks if answers.of(chunk) is None]
     found.known = len(chunks) - len(due)
@@ -268,7 +240,7 @@ def _ask(
     async def every(progress: Callable[[int, int], None]) -> None:
         await asyncio.gather(*(one(chunk, progress) for chunk in due))
 
-    with watch("thoughts") as progress:
+    with progress_bar("thoughts") as progress:
         asyncio.run(every(progress))
 
 
@@ -308,9 +280,9 @@ class Answers:
             teacher = row["teacher"]
             self._thoughts[row["text_sha256"]] = tuple(Thought(**thought) for thought in row["thoughts"])
         except (ValueError, KeyError, TypeError):
-            raise SleuthError(f"{where}: not an answer of a teacher; name a new file with --out") from None
+            raise SleuthError(f"{where}: not an answer of a teacher; name a new file in `out`") from None
         if teacher != self.teacher:
-            raise SleuthError(f"{where}: has answers of {teacher}, not of {self.teacher}; name a new file with --out")
+            raise SleuthError(f"{where}: has answers of {teacher}, not of {self.teacher}; name a new file in `out`")
 
 
 def _row(document: Document, texts: TextRecipe, teacher: str, renderer: Renderer) -> dict[str, Any]:

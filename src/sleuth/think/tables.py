@@ -230,9 +230,9 @@ class EndingJudgeRecipe(JudgeFields):
 
 
 class AnnotateRecipe(DocumentsRecipe, StageFields):
-    """Lets a teacher insert thoughts into texts, as `sleuth annotate thoughts` does, if the file of them does not
-    exist. Later stages may read that file: it is looked for when they begin. A run stops here with the reason if the
-    teacher is not there; its answers are kept, and the same command goes on."""
+    """Lets a teacher insert thoughts into texts, if the file of them does not exist. Later stages may read that file,
+    which is looked for when they begin. A run stops here with the reason if the teacher is not there; its answers are
+    kept, and the same command goes on."""
 
     runner: ClassVar[str] = "sleuth.think.annotate"
     kind: Literal["annotate"]

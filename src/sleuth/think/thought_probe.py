@@ -21,7 +21,7 @@ from sleuth.answers.factory import judges_in, require_endings
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.eval_session import NamedModel, load_named
-from sleuth.evaluation.intervals import Measured, bootstrap_mean, bootstrap_ratio, share
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, bootstrap_ratio, minus, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.significance import clusters_for_difference
 from sleuth.judges.factory import JudgePool, require_available
@@ -237,21 +237,14 @@ def _means(values: SpotValues) -> list[float | None]:
     return [fmean(samples) if samples else None for samples in known]
 
 
-def _subtract(one: Sequence[float | None], other: Sequence[float | None]) -> list[float | None]:
-    pairs = zip(one, other, strict=True)
-    return [None if left is None or right is None else left - right for left, right in pairs]
-
-
 def _differences(nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues]) -> dict[str, list[float | None]]:
     """By figure and spot: the gain of each arm, and that of the model's own thoughts minus it."""
     means, shares = ({name: _means(values) for name, values in of.items()} for of in (nlls, rights))
     compared = [name for name in means if name != "sampled"]
-    differences = {
-        f"gain_{name}": _subtract(means["blank"], values) for name, values in means.items() if name != "blank"
-    }
-    differences |= {f"over_{name}": _subtract(means[name], means["sampled"]) for name in compared}
+    differences = {f"gain_{name}": minus(means["blank"], values) for name, values in means.items() if name != "blank"}
+    differences |= {f"over_{name}": minus(means[name], means["sampled"]) for name in compared}
     if shares:
-        differences |= {f"right_over_{name}": _subtract(shares["sampled"], shares[name]) for name in compared}
+        differences |= {f"right_over_{name}": minus(shares["sampled"], shares[name]) for name in compared}
     return differences
 
 

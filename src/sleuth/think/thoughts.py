@@ -32,7 +32,7 @@ def thought_documents(data: DocumentsRecipe) -> list[Document]:
     found = list(islice(documents, data.limit))
     if not found:
         of_part = f" of the part {data.part!r}" if data.part else ""
-        raise SleuthError(f"{data.texts}: no document{of_part} has `thoughts`; `sleuth annotate thoughts` adds them")
+        raise SleuthError(f'{data.texts}: no document{of_part} has `thoughts`; a stage of kind = "annotate" adds them')
     return found
 
 
@@ -190,7 +190,7 @@ def spots_of(data: ThoughtPlaces, tokenizer: PreTrainedTokenizerFast) -> list[Sp
     if not spots:
         raise SleuthError(
             f"{data.texts}: no document of the part has a thought with {data.least_before} tokens before it and "
-            f'{data.least_behind} behind; `sleuth annotate thoughts` adds thoughts, and kind = "text" needs none'
+            f'{data.least_behind} behind; a stage of kind = "annotate" adds thoughts, and kind = "text" needs none'
         )
     return spots
 

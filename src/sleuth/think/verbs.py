@@ -1,11 +1,10 @@
-"""The verbs of thinking: `annotate thoughts`, `probe-thoughts` and `win-rate`. The last two measure as the first stage
-of that kind in a recipe says."""
+"""The verbs of thinking, `probe-thoughts` and `win-rate`, which measure as the first stage of that kind in a recipe
+says."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,86 +14,12 @@ import typer
 from sleuth.host.threads import PROCESS
 from sleuth.terminal.inputs import load_stage, prepare_out_file, require_inputs
 from sleuth.terminal.options import AsJson, Model, NoCode, Out, RecipeFile
-from sleuth.terminal.tables import measured_in, print_figures
+from sleuth.terminal.tables import print_figures, show_measured
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.judges.factory import JudgePool
-    from sleuth.think.annotate import AnnotatedTexts
-
-SHOWN_REASONS = 3
-"""Reasons to show of why texts have no thoughts."""
-
-
-def thoughts(
-    texts: Annotated[Path, typer.Argument(metavar="TEXTS", help="A file of texts or a folder of them; hf://... too.")],
-    teacher: Annotated[
-        Path, typer.Option(metavar="FILE", help="A file with a [teacher] table: the model that writes the thoughts.")
-    ],
-    model: Annotated[
-        str,
-        typer.Option(metavar="MODEL", help="The model to be trained: it tokenizes the texts and tests the thoughts."),
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE.parquet", help="The rows to write; an existing file is continued.")
-    ],
-    tokens: Annotated[int, typer.Option(min=8, help="Use the first so many tokens of each document.")] = 512,
-    part: Annotated[
-        str | None,
-        typer.Option(metavar="PART", help="Only documents of this part: sft, rl or held_out.", show_default=False),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Annotate only so many documents.")] = 8_192,
-    gate: Annotated[bool, typer.Option(help="Leave out sources whose thoughts do not help MODEL.")] = True,
-    as_json: AsJson = False,
-) -> None:
-    """Let a teacher insert thoughts into texts.
-
-    The teacher is asked for places and thoughts, and never copies the text. The thoughts of a source are kept if they
-    make the text after them likelier, to the model to be trained, than an empty thought and than sentences that fit any
-    text. A data card is written beside the rows.
-    """
-    from sleuth.host.model_path import require_model
-    from sleuth.recipe.data import text_recipe
-    from sleuth.recipe.load import load_teacher
-    from sleuth.terminal.recipe_inputs import missing_inputs, require_texts
-
-    resolved = text_recipe(texts, tokens=tokens, part=part, limit=limit)
-    require_texts(texts)
-    require_model(model)
-    writing = load_teacher(teacher, missing_inputs)
-
-    import_heavy()
-    from sleuth.judges.factory import open_client
-    from sleuth.learn.models import load_model
-    from sleuth.render import Renderer
-    from sleuth.runs.progress import progress_bar
-    from sleuth.think.annotate import SCORED_TOKENS, ThoughtWriter, annotate_thoughts
-    from sleuth.think.thought_rows import LogprobScorer
-
-    writer = ThoughtWriter(open_client(writing, out))
-    loaded, tokenizer = load_model(model, dtype=None, device="auto")
-    scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
-    PROCESS.announce()
-    found = annotate_thoughts(resolved, out, writer, scorer, gated=gate, watch=progress_bar)
-    if as_json:
-        typer.echo(json.dumps(found.as_json()))
-    else:
-        _print_annotated(found, out)
-    if found.reasons:
-        raise typer.Exit(1)
-
-
-def _print_annotated(found: AnnotatedTexts, out: Path) -> None:
-    answered = f", {found.known:,} of them answered before" if found.known else ""
-    typer.echo(f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; see {out.stem}.md")
-    for gate in found.gates:
-        over_blank, over_generic, verdict = gate.described("+.4f")
-        typer.echo(f"{gate.named}: over empty {over_blank}, over generic {over_generic} nats a token: {verdict}")
-    for reason, count in found.reasons.most_common(SHOWN_REASONS):
-        typer.echo(f"{count:,} without thoughts: {reason}")
-    if found.reasons:
-        typer.echo("run the same command to ask for those again")
 
 
 def probe_thoughts(
@@ -132,10 +57,12 @@ def probe_thoughts(
         found = thought_probe.probe_thoughts(stage, thinker, judge_pool, seed=resolved.seed)
     contents = with_digests({"name": Path(model).name, **found})
     certificate = thought_probe.write_certificate(model, contents)
-    _report(contents, out, as_json, lambda: _print_arms(contents, certificate))
+    show_measured(contents, out, as_json, lambda: _print_arms(contents, certificate))
 
 
 def _print_arms(contents: Mapping[str, Any], file: Path | None) -> None:
+    from sleuth.evaluation.intervals import measured_in
+
     measured = measured_in(contents)
     print_figures(f"thoughts of {contents['model']}, in nats a token of the true suffix", measured)
     left = measured["blank_nll"].formatted()
@@ -183,10 +110,12 @@ def win_rate(
     with _judging() as judge_pool:
         compared = compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)
     contents = with_digests({"name": Path(model).name, **compared})
-    _report(contents, out, as_json, lambda: _print_win_rate(contents))
+    show_measured(contents, out, as_json, lambda: _print_win_rate(contents))
 
 
 def _print_win_rate(contents: Mapping[str, Any]) -> None:
+    from sleuth.evaluation.intervals import measured_in
+
     print_figures(f"{contents['model']} against {contents['against']}", measured_in(contents))
     typer.echo(
         f"wins {contents['wins']}, ties {contents['ties']}, losses {contents['losses']}, without a verdict "
@@ -202,15 +131,3 @@ def _judging() -> Iterator[JudgePool]:
     PROCESS.announce()
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
         yield judge_pool
-
-
-def _report(contents: Mapping[str, Any], out: Path | None, as_json: bool, show: Callable[[], None]) -> None:
-    """Writes the contents to `out`; prints them without the records as JSON, or what `show` does."""
-    from sleuth.runs.eval_file import write_eval
-
-    if out is not None:
-        write_eval(out, contents)
-    if as_json:
-        typer.echo(json.dumps({name: value for name, value in contents.items() if name != "records"}))
-    else:
-        show()

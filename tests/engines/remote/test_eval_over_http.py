@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from emulator.model_server import ModelServer, free_url
-from emulator.served import application
+from listening import listening
 from typer.testing import Result
 from verb import sleuth
 
@@ -72,7 +72,7 @@ def test_passages_may_come_from_a_server_too(questions):
     _, here = ask(questions)
     opening = IndexLoader(questions.parent / "index")
     opening.start()
-    with application(retriever_app(opening, Limits(), Access()), lifespan="off") as url:
+    with listening(retriever_app(opening, Limits(), Access()), lifespan="off") as url:
         result, there = ask(questions, "--retriever", url)
     assert result.exit_code == 0, result.output
     assert there == here

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
+from listening import listening
 from run_files import evaluation
-from small_agents import app_of, client_of, listening, refused
+from small_agents import app_of, client_of, refused
 from verb import printed_json, refusal, sleuth
 
 from sleuth.episodes.protocol import ProtocolCard

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_agents import app_of, listening
+from listening import listening
+from small_agents import app_of
 from verb import sleuth
 
 from sleuth.evaluation.eval_session import open_eval_session

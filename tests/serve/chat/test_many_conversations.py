@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from small_agents import listening
+from listening import listening
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import open_eval_session

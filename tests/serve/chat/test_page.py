@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, Browser
 from hostile import PASSAGES
-from small_agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, quotes, refiner
+from listening import listening
+from small_agents import ADA, LAKE, Shelf, agent, app_of, diligent, quotes, refiner
 
 from sleuth.evaluation.certainty import Certainty, Step
 from sleuth.serve.chat_app import ASSETS

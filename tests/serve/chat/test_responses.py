@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from small_agents import ADA, TARN, Shelf, agent, app_of, client_of, diligent, listening, quotes, refiner, refused
+from listening import listening
+from small_agents import ADA, TARN, Shelf, agent, app_of, client_of, diligent, quotes, refiner, refused
 from starlette.testclient import TestClient
 
 from sleuth.serve.agent import Agent

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from emulator.served import application
-from small_agents import agent, listening
+from listening import listening
+from small_agents import agent
 
 from sleuth.serve.access import LOOPBACK, Access, Limits, conversation_limits
 from sleuth.serve.chat_app import chat_app
@@ -32,7 +32,7 @@ def served(kind: str, towns: Path, access: Access | None = None) -> Iterator[str
         loader.start()
         while loader.index is None:
             time.sleep(0.01)
-        with application(retriever_app(loader, Limits(), access), lifespan="off") as url:
+        with listening(retriever_app(loader, Limits(), access), lifespan="off") as url:
             yield url
 
 

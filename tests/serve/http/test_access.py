@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from small_agents import agent, listening
+from listening import listening
+from small_agents import agent
 from sockets import SERVERS, served
 
 from sleuth.cli.http_server import access_of
@@ -67,7 +68,7 @@ def test_a_server_with_a_key_answers_nobody_without_it(kind: str, towns: Path) -
         assert ask(kind, url, authorization="Bearer s3cret").is_success
         assert httpx.get(f"{url}/health").is_success
         assert httpx.post(f"{url}/health").status_code == 401
-        for path in ("/metrics", "/v1/models", "/nothing"):
+        for path in ("/v1/models", "/nothing"):
             assert httpx.get(url + path).status_code == 401
         for path in ("/", "/page.js", "/api.js", "/page.css") if kind == "chat" else ():
             assert httpx.get(url + path).is_success  # the page asks for the key
