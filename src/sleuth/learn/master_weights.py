@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from sleuth.learn.logprobs import PassFigures, TokenLoss, add_gradients, is_plain, token_loss
 from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.weight_source import WeightSource
 from sleuth.ranks import ALONE, Ranks
 
 HALF = (torch.bfloat16, torch.float16)
@@ -31,6 +33,8 @@ class MasterWeights:
 
     ranks: Ranks = ALONE
     """The processes that hold the model together."""
+    replicas = 1
+    """How often they hold it."""
 
     def __init__(self, model: PreTrainedModel, *, offload: bool = False) -> None:
         self.module = model
@@ -85,6 +89,17 @@ class MasterWeights:
 
     def restore(self) -> None:
         """Called after a failed update: makes the model readable again, with its old weights."""
+
+    def source(self) -> WeightSource:
+        """What servers are given the weights from."""
+        return WeightSource(self.model)
+
+    def stay_in_shards(self) -> None:
+        """From here on no rank holds the whole model but in `whole`. Does nothing here."""
+
+    def whole(self) -> AbstractContextManager[None]:
+        """In this context, which all ranks enter, `model` has its weights."""
+        return nullcontext()
 
     def collect_gradients(self) -> None:
         """Moves the gradients of 16-bit weights to their masters, where micro-batches add up in fp32."""
