@@ -92,7 +92,7 @@ class MasterWeights:
 
     def source(self) -> WeightSource:
         """What servers are given the weights from."""
-        return WeightSource(self.model)
+        return WeightSource(self.module)
 
     def stay_in_shards(self) -> None:
         """From here on no rank holds the whole model but in `whole`. Does nothing here."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +27,8 @@ from sleuth.learn.policy import Policy
 from sleuth.learn.shards import Shards
 from sleuth.learn.weight_source import WeightSource, learner_logprobs
 from sleuth.ranks import Ranks
-from sleuth.types import Completion
+from sleuth.training.rollout_worker import Background
+from sleuth.types import Completion, Sampling
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 BUCKET = 100_000  # bytes
@@ -120,3 +123,34 @@ def published(
             ]
         engine.figures()
     return turns, ours, pools.lines
+
+
+def across_updates(
+    ranks: Ranks, urls: Sequence[str], folder: Path
+) -> tuple[list[Completion], list[dict[int, list[float]]], dict[str, float]]:
+    """Turns that a rank begins before two updates, the learner's log-probabilities of them by its version, and the
+    figures of the pool."""
+    policy, tokenizer = policy_of_base(ranks)
+    pools = Pools(policy.model, tokenizer, folder, lambda *_: [], context=512)
+    engine = pools.open([SimpleNamespace(url=url) for url in urls], ranks=ranks, published=False, max_policy_lag=3)
+    engine.read_from(policy.masters.source())
+    policy.masters.stay_in_shards()
+    engine.publish(1)
+    keys = [(0, 0, 1, 2 * at + ranks.rank, 0, 0) for at in range(4)]
+    requests = [([5, 6, 7, 300 + key[3]], Sampling(max_tokens=32, temperature=1.0, key=key)) for key in keys]
+    models = {}
+    with closing(Background()) as background:
+        turns = [background.submit(engine.complete(*request)) for request in requests]
+        for version in (1, 2, 3):
+            if version > 1:
+                time.sleep(0.5)  # some tokens of the version before
+                step(policy, "supervise", version)
+                engine.publish(version)
+            with policy.masters.whole():
+                models[version] = copy.deepcopy(policy.model)
+        completions = [turn.result() for turn in turns]
+    logprobs = [
+        {version: learner_logprobs(model, before, turn.tokens, 1.0) for version, model in models.items()}
+        for (before, _), turn in zip(requests, completions, strict=True)
+    ]
+    return completions, logprobs, engine.figures()

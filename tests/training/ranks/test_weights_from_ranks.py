@@ -11,7 +11,7 @@ from emulator.served import repeat_within_rounding
 from processes import on_ranks
 from run_files import figures, groups, log
 from runs_on_ranks import run_on
-from sending import BUCKET, gathered, published
+from sending import BUCKET, across_updates, gathered, published
 from small_stages import through
 from starlette.responses import JSONResponse
 from test_stages_on_ranks import assert_same_run
@@ -21,7 +21,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.training.loop import require_ranks
 from sleuth.training.rollout_worker import lag_counts
-from sleuth.types import Sampling, SleuthError
+from sleuth.types import Completion, Sampling, Segment, SleuthError
 
 pytestmark = pytest.mark.ranks
 REQUESTS = [([5, 6, 7, 300 + at], Sampling(max_tokens=12, temperature=0.0, key=(0, 0, 1, at, 0, 0))) for at in range(4)]
@@ -121,16 +121,37 @@ def test_two_ranks_and_two_servers_make_the_run_of_one_and_one(recipes, servers,
     assert "weights go through" not in log(tmp_path / "2")
 
 
+def test_turns_of_all_ranks_go_on_across_updates_and_each_token_is_that_of_its_version(servers, tmp_path):
+    members = servers("vllm", "sglang", token_seconds=0.1)
+    ranks = on_ranks(2, across_updates, [server.url for server in members], tmp_path)
+    for completions, logprobs, counts in ranks:
+        assert all(turn.updates for turn in completions)
+        for turn, by_version in zip(completions, logprobs, strict=True):
+            begin = 0
+            for version, count in version_counts(turn):
+                end = begin + count
+                assert turn.logprobs[begin:end] == pytest.approx(by_version[version][begin:end], abs=1e-4)
+                begin = end
+            assert begin == len(turn.tokens) == 32
+        assert counts["turns_resumed"] >= len(ranks) * len(completions)
+        assert counts["turns_redrawn"] == 0
+
+
+def version_counts(turn: Completion) -> list[tuple[int, int]]:
+    names = ("tokens", "text", "logprobs", "policy_version", "updates")
+    return Segment(author="policy", **{name: getattr(turn, name) for name in names}).version_counts
+
+
 def test_ranks_whose_episodes_go_on_across_updates_know_the_same_versions(recipes, servers, tmp_path):
     pair = servers("vllm", "sglang")
     for server in pair:
-        server.fault(token_seconds=0.01, tail=1.0)
-    ahead = through(pair, stage=0, max_policy_lag=2)
-    run_on(2, recipes["minibatches"], tmp_path / "run", ahead, "stage.0.stop_after=2")
-    run_on(2, recipes["minibatches"], tmp_path / "run", ahead)
+        server.fault(token_seconds=0.03, tail=1.0)
+    ahead = through(pair, stage=0, max_policy_lag=2, requests_at_once=8)
+    overrides = (ahead, "stage.0.updates_per_batch=1", "stage.0.prompts_per_update=4")
+    run_on(2, recipes["minibatches"], tmp_path / "run", *overrides, "stage.0.stop_after=3")
+    run_on(2, recipes["minibatches"], tmp_path / "run", *overrides)
     rows = figures(tmp_path / "run")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert sum(row["turns_resumed"] for row in rows) > 0
     assert sum(row["turns_redrawn"] for row in rows) == 0
     played = [groups(tmp_path / "run", step) for step in range(1, 5)]
     assert len({group.task.id for of_step in played for group in of_step}) == 16  # none skipped or asked twice
@@ -140,8 +161,6 @@ def test_ranks_whose_episodes_go_on_across_updates_know_the_same_versions(recipe
         assert row["off_policy_fraction"] == pytest.approx(1 - lags[0] / lags.total())
         assert row["policy_lag_mean"] == pytest.approx((lags[1] + 2 * lags[2]) / lags.total())
     assert max(row["policy_lag_mean"] for row in rows) > 0
-    turns = [s for of_step in played for group in of_step for e in group.episodes for s in e.trajectory.segments]
-    assert any(turn.updates for turn in turns)
     for row in rows:
         found = json.loads(sleuth("replay", tmp_path / "run", row["step"], "--json").stdout)
         assert (found["loss"] is None) == (row["loss"] is None)
