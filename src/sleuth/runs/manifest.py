@@ -173,14 +173,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-MAY_CHANGE = (
-    ".stop_after",
-    ".cpu_offload",
-    ".ranks_per_replica",
-    ".max_missing_fraction",
-    ".max_no_signal_fraction",
-    ".gated",
-)
+MAY_CHANGE = (".stop_after", ".max_missing_fraction", ".max_no_signal_fraction", ".gated")
+MAY_CHANGE += (".cpu_offload", ".ranks_per_replica")
 """Endings of keys that decide where a run stops, or where its state is, and nothing that it computes."""
 
 
