@@ -15,8 +15,8 @@ import pytest
 
 from emulator.served import KINDS, EmulatedServer, emulated_server, repeat_within_rounding
 from sleuth.engines.remote.published import publish
+from sleuth.learn.master_weights import WeightSource
 from sleuth.learn.models import load_model
-from sleuth.learn.weight_source import WeightSource
 from sleuth.types import Completion, Sampling
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"

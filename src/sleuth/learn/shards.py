@@ -21,9 +21,8 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sleuth.learn.adapters import adapted_state, merged_weight
-from sleuth.learn.master_weights import HALF, MasterWeights
+from sleuth.learn.master_weights import HALF, MasterWeights, WeightSource, learner_logprobs
 from sleuth.learn.optim import in_batches
-from sleuth.learn.weight_source import WeightSource, learner_logprobs
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from sleuth.engines.remote.published import publish, published_in_memory
 from sleuth.engines.remote.weight_sync import EngineReplica
 from sleuth.learn.adapters import Adapters, adapter_state, add_adapters, base_state, merged_state
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 
 pytest.importorskip("peft")
 KINDS = ("vllm", "sglang")

@@ -31,7 +31,7 @@ from sleuth.engines.remote.http_client import HttpClient, LostResponseError, Ser
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import discover_server, discover_servers
 from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError
-from sleuth.learn.weight_source import learner_logprobs
+from sleuth.learn.master_weights import learner_logprobs
 from sleuth.render import decode
 from sleuth.training.rollout_worker import Background
 from sleuth.types import Completion, Sampling, Segment, SleuthError

@@ -25,7 +25,7 @@ from sleuth.engines.remote.pool import PoolLimits, is_on_card, transfer_to
 from sleuth.engines.remote.published import hashes_of, publish, published_in_memory
 from sleuth.engines.remote.server import discover_server
 from sleuth.engines.remote.weight_transfer import GroupError, NcclGroup
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 
 WAYS = [(("vllm",), "shared"), (("sglang",), "shared"), (("vllm", "vllm"), "broadcast")]
 each_way = pytest.mark.parametrize(("kinds", "transfers"), WAYS)

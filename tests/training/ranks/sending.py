@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -21,11 +22,10 @@ from pools import Pools, Requests, asked
 from sleuth.engines.remote.published import published_in_memory
 from sleuth.learn import shards
 from sleuth.learn.adapters import add_adapters, merged_state
-from sleuth.learn.master_weights import MasterWeights
+from sleuth.learn.master_weights import MasterWeights, WeightSource, learner_logprobs
 from sleuth.learn.models import load_model
 from sleuth.learn.policy import Policy
 from sleuth.learn.shards import Shards
-from sleuth.learn.weight_source import WeightSource, learner_logprobs
 from sleuth.ranks import Ranks
 from sleuth.training.rollout_worker import Background
 from sleuth.types import Completion, Sampling
@@ -68,11 +68,13 @@ def gathered(ranks: Ranks, dtype: str, lora: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"alone": alone, "sizes": []}
     masters.stay_in_shards()
     source, before, peaks = masters.source(), [live_bytes()], [0]
-    read = Shards.read
+    read, sent = Shards.read, list[weakref.ref[torch.Tensor]]()
+    found["lingering"] = 0  # weights of a bucket, while those of the next are gathered
 
     def watched(held: Shards, weight: torch.Tensor) -> torch.Tensor:
         whole = read(held, weight)
         peaks.append(live_bytes() - before[0])
+        found["lingering"] += sum(reference() is not None for reference in sent)
         return whole
 
     def read_all() -> None:
@@ -85,6 +87,7 @@ def gathered(ranks: Ranks, dtype: str, lora: bool) -> dict[str, Any]:
             kept = {name: weight.clone() for name, weight in bucket.items()}
             before[0] += sum(weight.nbytes for weight in kept.values())
             found["weights"] |= kept
+            sent[:] = map(weakref.ref, bucket.values())
 
     with patch.object(shards, "BUCKET", BUCKET), patch.object(Shards, "read", watched):
         source.together(read_all)

@@ -47,6 +47,7 @@ def test_rank_0_reads_the_weights_of_all_and_holds_a_bucket_beside_its_shard(dty
     assert max(first["sizes"]) <= max(BUCKET, largest)
     merging = 3 * 4 * largest if lora else 0  # B A and the sum, in fp32
     assert first["peak"] <= BUCKET + 2 * largest + merging < whole / 2 + merging
+    assert first["lingering"] == 0
     assert 0 < other["peak"] <= 3 * largest + merging
     assert {rank[name] for rank in (first, other) for name in ("model", "after")} == {0}
     assert "weights" not in other, "rank 0 alone reads them"

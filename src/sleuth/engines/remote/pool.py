@@ -22,7 +22,7 @@ from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.sampling import max_new_tokens, whole_chunk
 from sleuth.host.connections import Replicas
 from sleuth.learn.adapters import has_adapters
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 

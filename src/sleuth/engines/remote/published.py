@@ -17,7 +17,7 @@ import torch
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError
 from sleuth.host.atomic import replacing_folder
 from sleuth.learn.adapters import ADAPTER, adapter_state, write_adapters
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 from sleuth.types import SleuthError
 
 INITIAL_WEIGHTS = "default"

@@ -36,7 +36,7 @@ from sleuth.engines.remote.http_client import (
 from sleuth.engines.remote.published import LOAD_SECONDS, EndedError, NotLoadedError, Published, load_adapters
 from sleuth.engines.remote.weight_transfer import Transfer, shared_weights
 from sleuth.engines.sampling import request_seed
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 from sleuth.types import Sampling
 
 FLUSH_SECONDS = 10  # how long it may wait for its scheduler to let go of the last request

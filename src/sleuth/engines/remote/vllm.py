@@ -49,7 +49,7 @@ from sleuth.engines.remote.weight_transfer import (
     update_info_of,
 )
 from sleuth.engines.sampling import request_seed
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 from sleuth.types import Sampling
 
 FAILED = (RefusedError, ServerFailedError)

@@ -37,7 +37,7 @@ from sleuth.engines.remote.published import (
 from sleuth.engines.remote.server import PROBE_TEXT, DiscoveredServer
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.host.connections import Replica
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError

@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from sleuth.host.threads import in_thread
-from sleuth.learn.weight_source import WeightSource
+from sleuth.learn.master_weights import WeightSource
 
 Transfer = Literal["from memory", "by broadcast", "as adapters"]
 """How a server takes weights otherwise than whole from a folder: from its own card, from another one, or the adapters
