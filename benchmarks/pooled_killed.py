@@ -26,8 +26,8 @@ from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, trai
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.server import discover_server
-from sleuth.engines.remote.weight_sync import learner_logprobs
 from sleuth.engines.sampling import request_seed
+from sleuth.learn.master_weights import learner_logprobs
 from sleuth.learn.models import load_model
 from sleuth.render import encode, find_eos_ids
 from sleuth.types import Completion, Sampling

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any
 
+from sleuth.host.threads import in_thread
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import Renderer
 from sleuth.types import (
@@ -160,6 +162,7 @@ class Rollout:
         reward: Reward | None = None,
         finished: Callable[[], None] = lambda: None,
         ranks: Ranks = ALONE,
+        before: Future[Any] | None = None,
     ) -> list[Group]:
         """`samples` episodes of every task, as groups in the order of the tasks; `finished` is called after each
         episode. Prompts are numbered from `first_prompt`; an environment is made for its task and (prompt, sample).
@@ -167,14 +170,17 @@ class Rollout:
         The first error ends all.
 
         Several `ranks` play a share of the tasks each, with the draws that one process would make, and all return all
-        groups; only the first rank has the `reward`, and scores them (see `scored`)."""
+        groups; only the first rank has the `reward`, and scores them (see `scored`). They exchange their groups when
+        they have exchanged those that `before` is the future of."""
         if not ranks.alone:
             mine = ranks.share(len(tasks))
             first_prompt += mine.start
             played = await self.groups(
                 tasks[mine], make_env, samples=samples, first_prompt=first_prompt, finished=finished
             )
-            return await scored(ranks.all_gather(played), reward, ranks)
+            if before is not None:
+                await asyncio.wrap_future(before)
+            return await scored(await in_thread(lambda: ranks.all_gather(played)), reward, ranks)
         semaphore = asyncio.Semaphore(EPISODES_AT_ONCE)
 
         async def episode_of(prompt: int, task: Task, sample: int) -> Episode:
@@ -211,7 +217,9 @@ async def scored(groups: Sequence[Group], reward: Reward | None, ranks: Ranks = 
             found = await asyncio.gather(*(_scored(group, reward) for group in groups))
         except Exception as error:  # raised below on every rank, so that none waits for scores that never come
             found = error
-    return ranks.broadcast(lambda: _result(found))
+    if ranks.alone:
+        return _result(found)
+    return await in_thread(lambda: ranks.broadcast(lambda: _result(found)))
 
 
 def _result(found: list[Group] | Exception) -> list[Group]:

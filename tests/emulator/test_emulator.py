@@ -15,6 +15,7 @@ import pytest
 
 from emulator.served import KINDS, EmulatedServer, emulated_server, repeat_within_rounding
 from sleuth.engines.remote.published import publish
+from sleuth.learn.master_weights import WeightSource
 from sleuth.learn.models import load_model
 from sleuth.types import Completion, Sampling
 
@@ -66,7 +67,7 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing_and_others_are_t
     other, _ = load_model(str(BASE), dtype="float32", device="cpu")
     for weight in other.parameters():
         weight.data.mul_(-1)
-    published, damaged = publish(other, tmp_path, 7), tmp_path / "damaged"
+    published, damaged = publish(WeightSource(other), tmp_path, 7), tmp_path / "damaged"
     shutil.copytree(published.path, damaged)
     (damaged / "weights.json").write_text('{"version": 1, "sha256": "0123456789abcdef"}')
     before = written(kind, server)
@@ -154,7 +155,7 @@ def test_a_turn_is_repeated_by_another_server_with_the_same_weights_and_by_none_
     (model, tokenizer), (same, _), (other, _) = (load_model(str(BASE), dtype="float32", device="cpu") for _ in range(3))
     for weight in other.parameters():
         weight.data.mul_(1.01)
-    published, drawn = publish(other, tmp_path, 1), {"temperature": 1.0, "seed": 3}
+    published, drawn = publish(WeightSource(other), tmp_path, 1), {"temperature": 1.0, "seed": 3}
     with (
         emulated_server("vllm", model, tokenizer, context=128) as one,
         emulated_server("vllm", same, tokenizer, context=128) as two,

@@ -24,7 +24,7 @@ from sleuth.engines.launch import Launch
 from sleuth.engines.remote.http_client import HttpClient
 from sleuth.engines.remote.vllm import Vllm
 from sleuth.recipe.grpo import PoolRecipe
-from sleuth.training.servers import cards_of, launches_of
+from sleuth.training.servers import SHARED_MEMORY, cards_of, launches_of
 from sleuth.types import SleuthError
 
 EMULATED = """#!{python}
@@ -100,6 +100,8 @@ def test_a_run_starts_its_server_and_loses_nothing_when_it_dies(
     assert sum(row["servers_reloaded"] for row in figures) > 0
     log = (folder / "servers" / "vllm-0.log").read_text()
     assert re.search(r"supervisor: the server ended \(status -9\) and is started again", log)
+    assert not (folder / "weights").exists(), "the weights went through shared memory"
+    assert not list(SHARED_MEMORY.glob("sleuth-*")), "and none are left there"
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     for pid in pids:

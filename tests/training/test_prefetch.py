@@ -16,9 +16,7 @@ from small_stages import engine, through
 from verb import sleuth
 from written_groups import make_group, written
 
-from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
-from sleuth.training.grpo import require_ranks
 from sleuth.training.rollout_worker import Background, lag_counts
 from sleuth.types import Group, Segment, SleuthError, Trajectory
 
@@ -183,11 +181,3 @@ def test_a_loss_that_cannot_correct_for_older_weights_is_refused_before_the_run(
     ):
         run(recipe_file, tmp_path / "run", *overrides)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_several_ranks_play_at_most_one_step_ahead(recipe_file):
-    recipe = load_recipe(recipe_file, [engine(urls=["http://a"], max_policy_lag=2)])
-    with pytest.raises(
-        SleuthError, match=r"engine.max_policy_lag = 2: 4 ranks gather the episodes of one step at a time"
-    ):
-        require_ranks(recipe.stage[1], Ranks(world=4))

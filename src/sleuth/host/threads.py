@@ -9,6 +9,7 @@ results it cannot affect follow the load with their number too.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import os
@@ -16,10 +17,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sleuth.host.memory import text_of
 from sleuth.types import SleuthError
@@ -285,3 +287,21 @@ def _cores_obtained(threads: int) -> float:
 
 PROCESS = ProcessThreads()
 """Of this process."""
+
+
+Result = TypeVar("Result")
+
+
+def in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """The result of `work`, in a thread that the end of the process does not wait for. It cannot be cancelled."""
+    result: Future[Result] = Future()
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except Exception as error:  # any: it is raised where the result is awaited
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return asyncio.wrap_future(result)

@@ -6,7 +6,7 @@ model, which any loader reads, and the adapters separately in peft's format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,17 +131,31 @@ def adapter_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def base_state(model: PreTrainedModel) -> dict[str, Tensor]:
     """The state of the model that the adapters were added to."""
-    return {name.replace(BASE, "."): value for name, value in model.state_dict().items() if ".lora_" not in name}
+    return {name: weight for name, (weight, _) in adapted_state(model).items()}
+
+
+def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The state of an equivalent model without adapters: W + alpha / rank B A, added in fp32."""
+    return {name: merged_weight(*parts) for name, parts in adapted_state(model).items()}
+
+
+def adapted_state(model: PreTrainedModel) -> dict[str, tuple[Tensor, Any]]:
+    """`base_state`, each weight with the layer that adds adapters to it, or None."""
+    return {
+        name.replace(BASE, "."): (
+            weight,
+            model.get_submodule(name.partition(BASE)[0]) if name.endswith(f"{BASE}weight") else None,
+        )
+        for name, weight in model.state_dict().items()
+        if ".lora_" not in name
+    }
 
 
 @torch.no_grad()
-def merged_state(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The state of an equivalent model without adapters: W + alpha / rank B A, added in fp32."""
-    state = base_state(model)
-    for name, module in model.named_modules():
-        if hasattr(module, "lora_B"):
-            layer: Any = module
-            product = layer.lora_B["default"].weight.float() @ layer.lora_A["default"].weight.float()
-            weight = state[f"{name}.weight"]
-            state[f"{name}.weight"] = (weight.float() + layer.scaling["default"] * product).to(weight.dtype)
-    return state
+def merged_weight(weight: Tensor, layer: Any, read: Callable[[Tensor], Tensor] = lambda weight: weight) -> Tensor:
+    """A weight of `adapted_state` with the adapters of its layer added; `read` is what reads each tensor."""
+    weight = read(weight)
+    if layer is None:
+        return weight
+    product = read(layer.lora_B["default"].weight).float() @ read(layer.lora_A["default"].weight).float()
+    return (weight.float() + layer.scaling["default"] * product).to(weight.dtype)

@@ -1,20 +1,23 @@
-"""Master weights: the fp32 copies that an optimiser steps when a model computes in 16 bits."""
+"""Master weights, the fp32 copies that an optimiser steps when a model computes in 16 bits; and weights for servers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sleuth.learn.adapters import base_state, merged_state
 from sleuth.learn.logprobs import PassFigures, TokenLoss, add_gradients, is_plain, token_loss
 from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
 from sleuth.ranks import ALONE, Ranks
 
 HALF = (torch.bfloat16, torch.float16)
+Result = TypeVar("Result")
 PIECE = 2**24
 """Elements that are copied at once between a card and the host."""
 
@@ -31,6 +34,8 @@ class MasterWeights:
 
     ranks: Ranks = ALONE
     """The processes that hold the model together."""
+    replicas = 1
+    """How often they hold it."""
 
     def __init__(self, model: PreTrainedModel, *, offload: bool = False) -> None:
         self.module = model
@@ -85,6 +90,17 @@ class MasterWeights:
 
     def restore(self) -> None:
         """Called after a failed update: makes the model readable again, with its old weights."""
+
+    def source(self) -> WeightSource:
+        """What servers are given the weights from."""
+        return WeightSource(self.module)
+
+    def stay_in_shards(self) -> None:
+        """From here on no rank holds the whole model but in `whole`. Does nothing here."""
+
+    def whole(self) -> AbstractContextManager[None]:
+        """In this context, which all ranks enter, `model` has its weights."""
+        return nullcontext()
 
     def collect_gradients(self) -> None:
         """Moves the gradients of 16-bit weights to their masters, where micro-batches add up in fp32."""
@@ -212,6 +228,62 @@ class _Staging:
 def _pieces(target: Tensor, source: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Flat views of both, piece by piece; `target` is contiguous."""
     return zip(target.detach().view(-1).split(PIECE), source.detach().reshape(-1).split(PIECE), strict=True)
+
+
+class WeightSource:
+    """The weights of a model that this process holds whole. `sleuth.learn.shards` has the source of one in shards."""
+
+    gathers = False
+    """Whether ranks must gather the weights, which they do in `together` only."""
+    one_pass: AbstractContextManager[object] = nullcontext()
+    """What a thread enters that sends all buckets to a server."""
+
+    def __init__(self, model: PreTrainedModel, ranks: Ranks = ALONE) -> None:
+        self.model = model
+        self.ranks = ranks
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether this process can read the weights now."""
+        return True
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Runs `work` on rank 0, which may read the weights in it; every rank calls this and returns the result, or
+        raises the error."""
+        return self.ranks.broadcast(work)
+
+    def outline(self) -> dict[str, Tensor]:
+        """Tensors of the names, shapes and dtypes of all weights, in the order of `buckets`."""
+        return base_state(self.model)
+
+    def buckets(self, *, merged: bool = True) -> Iterator[dict[str, Tensor]]:
+        """All weights by name, adapters merged or left out; of tied ones each name. A bucket is emptied when the next
+        one is asked for."""
+        yield merged_state(self.model) if merged else base_state(self.model)
+
+    def logprobs(self, prompt: Sequence[int], completion: Sequence[int], temperature: float) -> list[float]:
+        """The learner's log-probabilities of the tokens of `completion` after `prompt`."""
+        return learner_logprobs(self.model, prompt, completion, temperature)
+
+
+@torch.no_grad()
+def learner_logprobs(
+    model: PreTrainedModel,
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    temperature: float,
+    device: torch.device | None = None,
+) -> list[float]:
+    """The model's log-probabilities of the tokens of `completion` after `prompt`, computed on its device, or this."""
+    training = model.training
+    model.eval()
+    try:
+        tokens = torch.tensor([[*prompt, *completion]], device=device or model.device)
+        logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
+        logprobs = (logits / temperature).log_softmax(dim=-1).gather(1, tokens[0, len(prompt) :, None])
+    finally:
+        model.train(training)
+    return logprobs[:, 0].tolist()
 
 
 Holding = Callable[..., MasterWeights]

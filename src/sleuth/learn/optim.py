@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -271,7 +271,10 @@ def card_batch(tensors: Iterable[Tensor]) -> int:
     return max([CARD_BATCH, *(_local(tensor).numel() for tensor in tensors)])
 
 
-def in_batches(items: Iterable[tuple[Tensor, ...]], most: int) -> Iterator[list[tuple[Tensor, ...]]]:
+Tensors = TypeVar("Tensors", bound=tuple[Any, ...])
+
+
+def in_batches(items: Iterable[Tensors], most: int) -> Iterator[list[Tensors]]:
     """Consecutive items, as many as have `most` elements in their first tensors, or one that has more."""
     batch, held = [], 0
     for item in items:

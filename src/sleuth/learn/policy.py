@@ -205,7 +205,9 @@ class Policy:
             loss=loss,
             gradient_norm=norm,
             learning_rate=learning_rate,
-            changed_weights_fraction=changed / sum(map(torch.numel, self.masters.tensors.values())),
+            changed_weights_fraction=changed
+            / self.masters.replicas
+            / sum(map(torch.numel, self.masters.tensors.values())),
             tokens_trained=batch.tokens_trained,
             tokens_computed=int(computed),
             tokens_dense=batch.tokens_dense,

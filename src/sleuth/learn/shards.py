@@ -8,8 +8,10 @@ on ranks: it is emptied during an update and gathered again after it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +20,15 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.master_weights import HALF, MasterWeights
+from sleuth.learn.adapters import adapted_state, merged_weight
+from sleuth.learn.master_weights import HALF, MasterWeights, WeightSource, learner_logprobs
+from sleuth.learn.optim import in_batches
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
+
+Result = TypeVar("Result")
+BUCKET = 2**30
+"""Bytes of weights that rank 0 gathers at once, or one weight that is larger."""
 
 
 class Shards(MasterWeights):
@@ -28,10 +36,14 @@ class Shards(MasterWeights):
     ranks in fp32 and not averaged, since the weights of a loss are shares of the whole step.
 
     Frozen weights keep their dtype and are not in `tensors`. With `offload`, shards, gradients and optimiser steps are
-    in host memory.
+    in host memory. With `ranks_per_replica`, a divisor of the number of ranks, so many consecutive ones hold the
+    weights together, and each such group has them all: they are gathered within a group, and gradients summed over all
+    (hybrid sharding, arXiv:2304.11277).
     """
 
-    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, offload: bool = False) -> None:
+    def __init__(
+        self, model: PreTrainedModel, ranks: Ranks, *, offload: bool = False, ranks_per_replica: int | None = None
+    ) -> None:
         self.ranks = ranks
         self.model = model
         self.dtype = model.dtype
@@ -39,7 +51,11 @@ class Shards(MasterWeights):
         self._forward = _Forward(self.module)
         self._has_masters = model.dtype in HALF
         self._learns = any(weight.requires_grad for weight in model.parameters())
-        mesh = init_device_mesh(model.device.type, (ranks.world,))
+        self.replicas = ranks.world // (ranks_per_replica or ranks.world)
+        self.is_set_aside = False
+        """Whether no rank holds the whole model, between updates too."""
+        sizes = (ranks.world,) if self.replicas == 1 else (self.replicas, ranks.world // self.replicas)
+        mesh = init_device_mesh(model.device.type, sizes, mesh_dim_names=("replicas", "shards")[-len(sizes) :])
         # Pinned memory is copied while the GPU computes; a CPU has none.
         offloading = CPUOffloadPolicy(pin_memory=model.device.type != "cpu") if offload else OffloadPolicy()
         for layer in _layers(self.module):
@@ -66,14 +82,53 @@ class Shards(MasterWeights):
 
     def set_aside(self) -> None:
         """Frees the memory of the whole model for an update."""
-        for weight in self.model.parameters():
-            weight.data = weight.data.new_empty(0)
+        self._free(lambda name: True)
+
+    def _free(self, which: Callable[[str], bool]) -> None:
+        for name, weight in self.model.named_parameters():
+            if which(name):
+                weight.data = weight.data.new_empty(0)
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Gathers the whole model from the shards."""
+        """Gathers the whole model from the shards; its adapters alone after `stay_in_shards`."""
         for name, weight in self.model.named_parameters():
-            weight.data = _full(self._shards[name].detach().to(self.dtype))
+            if not self.is_set_aside or ".lora_" in name:
+                weight.data = self.read(self._shards[name])
+
+    def stay_in_shards(self) -> None:
+        """From here on no rank holds the whole model but in `whole`."""
+        self.is_set_aside = True
+        self._free(lambda name: ".lora_" not in name)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """In this context, which all ranks enter, `model` has its weights."""
+        if not self.is_set_aside:
+            yield
+            return
+        self.is_set_aside = False
+        self.restore()
+        try:
+            yield
+        finally:
+            self.stay_in_shards()
+
+    @torch.no_grad()
+    def read(self, weight: Tensor) -> Tensor:
+        """A weight of `module`, whole and in the dtype of the model, on every rank."""
+        return _full(weight.detach().to(self.dtype)) if isinstance(weight, DTensor) else weight
+
+    @torch.no_grad()
+    def run_without_gradients(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """As `run`; no gathered weight is kept for a backward pass."""
+        computed = self._forward(function, *arguments)
+        cast(FSDPModule, self._forward).reshard()
+        return computed
+
+    def source(self) -> WeightSource:
+        """See `MasterWeights`."""
+        return GatheredWeights(self)
 
     def collect_gradients(self) -> None:
         """Does nothing: FSDP adds them up in the shards."""
@@ -147,6 +202,86 @@ class Shards(MasterWeights):
         return full.cpu() if self.ranks.first else full.new_empty(0)
 
 
+class GatheredWeights(WeightSource):
+    """The weights of a model in shards, for rank 0: in `together` the other ranks do what it asks for. They gather the
+    weights bucket by bucket, so that rank 0 holds no more than one beside its shard, and they one weight."""
+
+    gathers = True
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.model, shards.ranks)
+        self.one_pass = Lock()  # else as many buckets would be held as there are servers
+        self._shards = shards
+        self._asking = Lock()
+        self._at_hand = False
+
+    @property
+    def at_hand(self) -> bool:
+        """See `WeightSource`. Outside `together` only where rank 0 has the whole model."""
+        return self._at_hand or (self.ranks.first and not self._shards.is_set_aside)
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """See `WeightSource`."""
+
+        def done() -> tuple[None, Result]:
+            try:
+                return None, work()
+            finally:
+                with self._asking:  # a thread whose server has failed may still want more
+                    self._at_hand = False
+
+        if self.ranks.first:
+            self._at_hand = True
+            return self.ranks.broadcast(done)[1]
+        while True:
+            request: Any = self.ranks.broadcast(lambda: None)
+            name, given = request
+            if name is None:
+                return given
+            getattr(self, name)(*given)
+
+    def outline(self) -> dict[str, Tensor]:
+        """See `WeightSource`."""
+        state, dtype = adapted_state(self._shards.module), self._shards.dtype
+        return {name: torch.empty(weight.shape, dtype=dtype, device="meta") for name, (weight, _) in state.items()}
+
+    def buckets(self, *, merged: bool = True) -> Iterator[dict[str, Tensor]]:
+        """See `WeightSource`."""
+        if not self._at_hand:
+            yield from super().buckets(merged=merged)
+            return
+        weights = ((weight, name) for name, weight in self.outline().items())
+        for batch in in_batches(weights, BUCKET // self._shards.dtype.itemsize):
+            bucket = self._ask("_gathered", [name for _, name in batch], merged)
+            yield bucket
+            bucket.clear()
+
+    def logprobs(self, prompt: Sequence[int], completion: Sequence[int], temperature: float) -> list[float]:
+        """See `WeightSource`."""
+        return self._ask("_logprobs", [*prompt], [*completion], temperature)
+
+    def _ask(self, name: str, *given: Any) -> Any:
+        """The result of a method that all ranks call."""
+        with self._asking:
+            if not self._at_hand:
+                raise SleuthError("the ranks gather their weights only while they give them to servers")
+            self.ranks.broadcast(lambda: (name, given))
+            return getattr(self, name)(*given)
+
+    def _gathered(self, names: Sequence[str], merged: bool) -> dict[str, Tensor]:
+        """These weights on rank 0."""
+        state, bucket = adapted_state(self._shards.module), {}
+        for name in names:
+            weight, layer = state[name]
+            whole = merged_weight(weight, layer if merged else None, self._shards.read)
+            if self.ranks.first:
+                bucket[name] = whole
+        return bucket
+
+    def _logprobs(self, *given: Any) -> list[float]:
+        return self._shards.run_without_gradients(learner_logprobs, *given, self.model.device)
+
+
 class _Forward(nn.Module):
     """The root module for FSDP. Its forward calls a function of the model, which uses the head without the model's own
     forward."""
@@ -203,7 +338,8 @@ def _full(weight: Tensor) -> Tensor:
 def _fill(shard: DTensor, full: Tensor) -> None:
     """Copies this rank's rows of a full tensor; FSDP splits the first dimension as `torch.chunk` does."""
     local, mesh = shard.to_local().detach(), shard.device_mesh
-    first = mesh.get_local_rank() * -(-full.shape[0] // mesh.size())
+    across = mesh.ndim - 1
+    first = mesh.get_local_rank(across) * -(-full.shape[0] // mesh.size(across))
     local.copy_(full[first : first + local.shape[0]])
 
 

@@ -172,7 +172,7 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
         reference=stage.keeps_first_weights,
         teacher=teacher,
         checkpointed=stage.gradient_checkpointing,
-        ranks=machine.ranks,
+        ranks=min(machine.ranks, stage.ranks_per_replica or machine.ranks),
         offload=stage.cpu_offload and machine.device.name == "cuda",
     )
 

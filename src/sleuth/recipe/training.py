@@ -193,6 +193,10 @@ class TrainingRecipe(StageFields):
     cpu_offload: bool = False
     """On a GPU: optimiser state, master weights and gradients stay in host memory, and the CPU updates the weights. The
     GPU holds only the model, and each pass waits for the copies."""
+    ranks_per_replica: PositiveInt | None = None
+    """On several ranks: how many consecutive ones hold the model's shards together, such as the GPUs of a machine; each
+    such group has a replica, so that only gradients travel between machines (hybrid sharding). It divides the number of
+    ranks. Absent: all ranks share one."""
     save_every: PositiveInt = 100
     """Steps between checkpoints; the last step is always saved."""
     keep: PositiveInt = 2

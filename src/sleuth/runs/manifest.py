@@ -173,14 +173,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-MAY_CHANGE = (".stop_after", ".cpu_offload", ".max_missing_fraction", ".max_no_signal_fraction", ".gated")
+MAY_CHANGE = (".stop_after", ".max_missing_fraction", ".max_no_signal_fraction", ".gated")
+MAY_CHANGE += (".cpu_offload", ".ranks_per_replica")
 """Endings of keys that decide where a run stops, or where its state is, and nothing that it computes."""
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
     """The recipe as dotted key -> value, without the keys that may change while a run continues: its origin, `card`,
     `stop_after`, trackers, addresses of judges, teachers and engines (another server of the same model answers the
-    same), `required_retriever`, `cpu_offload`, and the limits at which a run stops (`MAY_CHANGE`)."""
+    same), `required_retriever`, where the state is, and the limits at which a run stops (`MAY_CHANGE`)."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {
         key: value

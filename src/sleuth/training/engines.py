@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from sleuth.engines.local.batching import BatchingEngine
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.plain_engine import open_engine
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
+from sleuth.engines.remote.published import KEPT_VERSIONS
 from sleuth.engines.remote.server import DiscoveredServer, discover_server, discover_servers
 from sleuth.kernels.device import release_cached_memory
 from sleuth.learn.models import load_model, load_outline, plain_reason
@@ -161,12 +164,16 @@ def _open_pool(
     ranks: Ranks = ALONE,
 ) -> tuple[PoolEngine, list[DiscoveredServer]]:
     """A recipe's pool for episodes of at most `context` tokens, and its servers: those that the run has `started`,
-    where the recipe names none that run already. The first of several `ranks` asks what they can do."""
+    where the recipe names none that run already. The first of several `ranks` asks what they can do. Servers that the
+    run has started read the weights from shared memory, if it has room."""
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
     urls = started.urls if started is not None else pool.urls or ()
     probed = {"tokenizer": tokenizer, "eos_ids": eos_ids, "context": context, "temperature": temperature}
     servers = list(started.discovered) if started is not None else []
     servers = servers or ranks.broadcast(lambda: discover_servers(urls, **probed, log=say))
+    hosts = {*ranks.all_gather([socket.gethostname()])}
+    if started is not None and len(hosts) == 1 and ranks.broadcast(lambda: _has_room(started.weights.parent, model)):
+        weights = started.weights
     engine = PoolEngine(
         servers,
         model,
@@ -184,6 +191,12 @@ def _open_pool(
         **probed,
     )
     return engine, servers
+
+
+def _has_room(place: Path, model: PreTrainedModel) -> bool:
+    """For the versions of the weights that the folder keeps, one that is written, and as much again for others."""
+    size = sum(weight.nbytes for weight in model.parameters())
+    return place.is_dir() and shutil.disk_usage(place).free > 2 * (KEPT_VERSIONS + 1) * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

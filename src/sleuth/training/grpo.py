@@ -24,6 +24,7 @@ from sleuth.answers.factory import (
     scorer_warnings,
 )
 from sleuth.data.questions import questions_hash
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.episodes.function import accepted_hash, all_sources, code_differences, own_code_in
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences, reward_differences
@@ -141,11 +142,6 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
-    if not ranks.alone and stage.engine is not None and (lag := stage.engine.max_policy_lag) > 1:
-        raise SleuthError(
-            f"engine.max_policy_lag = {lag}: {ranks.world} ranks gather the episodes of one step at a time; set 1, or "
-            "train in one process"
-        )
     for name, table in (("env", stage.env), ("data", stage.data)):
         if not ranks.alone and (why := table.one_process):
             raise SleuthError(
@@ -202,6 +198,10 @@ class GRPOTrainer(Trainer):
         named = {"name": stage.name, "steps": stage.last_step, "folder": folder.path}
         given = HookStage(**named, model=self.model, tokenizer=self.tokenizer)
         self.hooks += [OwnHook(name, given, context, saved) for name in stage.hooks]
+        if isinstance(self.engine, PoolEngine):
+            self.engine.read_from(self.policy.masters.source())
+            if not self.hooks:  # which compute with the model between updates
+                self.policy.masters.stay_in_shards()
         release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
         if sources := merged_sources(all_sources(self.own_code), self.reward_spec.sources):

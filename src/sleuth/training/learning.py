@@ -109,17 +109,17 @@ def policy_of(
         teacher=teacher,
         teacher_top_k=stage.teacher.top_k if isinstance(stage, GrpoRecipe) and stage.teacher else None,
         gradient_checkpointing=stage.gradient_checkpointing,
-        holding=_holding(ranks, offload=stage.cpu_offload),
+        holding=_holding(ranks, offload=stage.cpu_offload, ranks_per_replica=stage.ranks_per_replica),
     )
 
 
-def _holding(ranks: Ranks, *, offload: bool) -> Holding:
+def _holding(ranks: Ranks, *, offload: bool, ranks_per_replica: int | None) -> Holding:
     """Whole in one process, in shards over several; with `offload` what is stepped is kept in CPU memory."""
     if ranks.alone:
         return partial(MasterWeights, offload=offload)
     from sleuth.learn.shards import Shards  # which loads FSDP
 
-    return partial(Shards, ranks=ranks, offload=offload)
+    return partial(Shards, ranks=ranks, offload=offload, ranks_per_replica=ranks_per_replica)
 
 
 def function_loss_of(loss: LossRecipe) -> FunctionLoss:

@@ -152,7 +152,8 @@ def _evaluate(context: StageContext, trainer: Trainer, step: int, checkpoint: Pa
     trained = NamedModel(
         name=str(checkpoint), model=trainer.model, tokenizer=trainer.tokenizer, open_pool=lambda *_: pool
     )
-    with releasing_cached_memory(), quiet(sys.stderr.isatty()):  # on a terminal there is the bar of the steps
+    # On a terminal there is the bar of the steps.
+    with releasing_cached_memory(), quiet(sys.stderr.isatty()), trainer.policy.masters.whole():
         return context.ranks.broadcast(lambda: evaluate_step(context, step, trained))
 
 
@@ -175,6 +176,11 @@ def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
         raise SleuthError(
             f'optimiser = "muon" needs whole matrices, and {ranks.world} ranks hold parts of them; take "adamw", or '
             "one process"
+        )
+    if not ranks.alone and stage.ranks_per_replica and ranks.world % stage.ranks_per_replica:
+        raise SleuthError(
+            f"ranks_per_replica = {stage.ranks_per_replica}: {ranks.world} ranks cannot be divided into groups of so "
+            "many; take a divisor, such as the number of GPUs of a machine"
         )
     if not ranks.alone and getattr(stage, "copying_weight", 0.0):
         raise SleuthError("copying_weight needs the attention of a whole model; use one process")
@@ -214,8 +220,9 @@ def _rows_until(context: StageContext, begin: int) -> list[Figures]:
 
 def _require_disk_space(stage: TrainingRecipe, context: StageContext, trainer: Trainer) -> None:
     """Raises SleuthError if the disk has no room for two checkpoints; prints a line if not all will fit."""
+    numbers = sum(weight.numel() for weight in trainer.policy.masters.module.parameters())  # in shards, too
     plan = DiskPlan(
-        weights=sum(weight.nbytes for weight in trainer.model.parameters()) + SLACK,
+        weights=numbers * trainer.model.dtype.itemsize + SLACK,
         state=trainer.policy.state_bytes,
         resumable=stage.keep + 1,  # the best one is kept beside the newest
         milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
@@ -230,7 +237,8 @@ def _saved(trainer: Trainer, context: StageContext, step: int, last: Path | None
     missing = "no room on the disk"
     try:
         if context.ranks.broadcast(context.folder.backlog.flush):
-            return trainer.save(step)
+            with trainer.policy.masters.whole():
+                return trainer.save(step)
     except OSError as error:
         if not is_full(error):
             raise

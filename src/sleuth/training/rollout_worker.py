@@ -109,8 +109,7 @@ class RolloutWorker:
         """Begins the steps from `first` to `last` that have not begun."""
         self._background = self._background or Background()
         for step in range(first + len(self._ahead), min(last, self.stage.last_step) + 1):
-            takes_more = self._ahead and self.stage.replace_no_signal  # questions, of which this one takes the next
-            before = self._ahead[-1] if takes_more else None
+            before = self._ahead[-1] if self._ahead else None
             self._ahead.append(self._background.submit(self._play(step, before)))
 
     def probe(self, count: int) -> list[Group]:
@@ -132,9 +131,9 @@ class RolloutWorker:
             self._background.close()
 
     async def _play(self, step: int, before: Future[Played] | None = None) -> Played:
-        """If the recipe asks for it, groups without signal are replaced in the update by those of other prompts. Begins
-        when the step `before` has ended."""
-        if before is not None:
+        """If the recipe asks for it, groups without signal are replaced in the update by those of other prompts: then
+        the step `before` takes its questions first. Ranks exchange the groups of that step first."""
+        if before is not None and self.stage.replace_no_signal:
             await asyncio.wrap_future(before)
         first, asked = self.order.taken, (0, "")
 
@@ -143,7 +142,7 @@ class RolloutWorker:
             begin, tasks = self.order.taken, self.order.take(count)
             asked = self._asked()  # before another step takes its own
             earlier = partial(self._played_before, step, first)
-            return await self._groups(tasks, step=step, first_prompt=begin, played=earlier)
+            return await self._groups(tasks, step=step, first_prompt=begin, played=earlier, before=before)
 
         groups = await fresh(self.stage.prompts_per_step)
         replaced: set[int] = set()
@@ -163,7 +162,13 @@ class RolloutWorker:
         return self.judge_pool.figures() | self.judge_pool.seconds() | self.setting.figures()
 
     async def _groups(
-        self, tasks: Sequence[Task], *, step: int, first_prompt: int, played: Callable[[], Mapping[int, Group]] = dict
+        self,
+        tasks: Sequence[Task],
+        *,
+        step: int,
+        first_prompt: int,
+        played: Callable[[], Mapping[int, Group]] = dict,
+        before: Future[Played] | None = None,
     ) -> list[Group]:
         stage, key = self.stage, (*self._key, step)
         rollout = Rollout(
@@ -180,6 +185,7 @@ class RolloutWorker:
             first_prompt=first_prompt,
             reward=self.reward,
             ranks=self._ranks,
+            before=before,
         )
         if any(reward.shuffle for reward in stage.reward) and not self.setting.scores_late:
             return shuffled_scores(groups, key)

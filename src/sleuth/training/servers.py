@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -39,6 +40,7 @@ class Split(Protocol):
         ...
 
 
+SHARED_MEMORY = Path("/dev/shm")
 SLEEP_SECONDS = 120.0
 SERVED_CONTEXT = 16_384
 """Tokens that a server of a judge or teacher takes, if its model has as many positions; `arguments` may name others."""
@@ -55,13 +57,14 @@ INSTALL = {
 class StartedServers:
     """The servers that a run has started for a pool; each takes so many `requests` at once. `sleeps`: they share the
     learner's card; `asleep`: they have released its memory. `discovered` is what they can do, empty until it was asked:
-    an idle server cannot answer."""
+    an idle server cannot answer. `weights` is a folder in the memory that the processes of this machine share."""
 
     urls: tuple[str, ...]
     requests: int
     sleeps: bool
     asleep: bool
     discovered: tuple[DiscoveredServer, ...]
+    weights: Path
 
 
 class RunServers:
@@ -89,7 +92,7 @@ class RunServers:
             running = None
         if running is None:
             self._pools[key] = running = self._start(pool, model, context)
-        return running.taken()
+        return running.taken(self._weights)
 
     def found(self, pool: PoolRecipe, discovered: Sequence[DiscoveredServer]) -> None:
         """Remembers what the servers of a pool can do."""
@@ -106,6 +109,7 @@ class RunServers:
         for pool in self._pools.values():
             end_all(pool.processes)
         self._pools.clear()
+        shutil.rmtree(self._weights, ignore_errors=True)
         self.keep(())
 
     def serve(self, model: ServedModelRecipe) -> str:
@@ -123,6 +127,11 @@ class RunServers:
         """Ends the servers of all judges and teachers but these, so that other stages have their memory."""
         for server in self._models.keys() - {model.server for model in models}:
             end_all([self._models.pop(server)])
+
+    @property
+    def _weights(self) -> Path:
+        """Of the run, so that it finds and removes what it left when it was killed."""
+        return SHARED_MEMORY / f"sleuth-{hashlib.sha256(str(self._logs.resolve()).encode()).hexdigest()[:16]}"
 
     def _start(self, pool: PoolRecipe, model: str, context: int) -> _Pool:
         assert self._recipe is not None
@@ -155,13 +164,18 @@ class _Pool:
         """The longest sequence that its servers take, in tokens."""
         return self.processes[0].launch.context
 
-    def taken(self) -> StartedServers:
+    def taken(self, weights: Path) -> StartedServers:
         """What a stage needs to know of them; it will wake them."""
         urls = tuple(process.launch.url for process in self.processes)
         asleep, self._asleep = self._asleep, False
         requests = min(process.launch.requests for process in self.processes)
         return StartedServers(
-            urls=urls, requests=requests, sleeps=self._sleeps, asleep=asleep, discovered=self.discovered
+            urls=urls,
+            requests=requests,
+            sleeps=self._sleeps,
+            asleep=asleep,
+            discovered=self.discovered,
+            weights=weights,
         )
 
     def rest(self) -> None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from sleuth.engines.remote.published import publish, published_in_memory
 from sleuth.engines.remote.weight_sync import EngineReplica
 from sleuth.learn.adapters import Adapters, adapter_state, add_adapters, base_state, merged_state
+from sleuth.learn.master_weights import WeightSource
 
 pytest.importorskip("peft")
 KINDS = ("vllm", "sglang")
@@ -134,6 +135,7 @@ def test_servers_of_a_card_take_merged_weights_from_memory(servers, pools, adapt
 
 
 def test_the_same_weights_have_the_same_label_however_they_are_given(adapted, tmp_path):
-    merged, adapters, base = (publish(adapted, tmp_path, 1, part) for part in ("merged", "adapters", "base"))
-    assert merged.label == adapters.label == published_in_memory(adapted, tmp_path, 1).label != base.label
+    source = WeightSource(adapted)
+    merged, adapters, base = (publish(source, tmp_path, 1, part) for part in ("merged", "adapters", "base"))
+    assert merged.label == adapters.label == published_in_memory(source, tmp_path, 1).label != base.label
     assert load_file(base.path / "model.safetensors").keys() == base_state(adapted).keys()

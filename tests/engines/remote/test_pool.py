@@ -30,7 +30,8 @@ from sleuth.engines.remote.completions import RawCompletion
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import discover_server, discover_servers
-from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError, learner_logprobs
+from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError
+from sleuth.learn.master_weights import learner_logprobs
 from sleuth.render import decode
 from sleuth.training.rollout_worker import Background
 from sleuth.types import Completion, Sampling, Segment, SleuthError

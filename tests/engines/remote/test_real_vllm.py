@@ -23,7 +23,7 @@ from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.published import Published
 from sleuth.engines.remote.server import DiscoveredServer, discover_server
 from sleuth.engines.remote.vllm import Vllm
-from sleuth.engines.remote.weight_sync import learner_logprobs
+from sleuth.learn.master_weights import learner_logprobs
 from sleuth.learn.models import load_model
 from sleuth.render import decode, find_eos_ids, load_tokenizer
 from sleuth.training.rollout_worker import Background

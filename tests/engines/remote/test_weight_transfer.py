@@ -22,9 +22,10 @@ from pools import move, require_equal
 from starlette.responses import JSONResponse
 
 from sleuth.engines.remote.pool import PoolLimits, is_on_card, transfer_to
-from sleuth.engines.remote.published import checksum, publish, published_in_memory
+from sleuth.engines.remote.published import hashes_of, publish, published_in_memory
 from sleuth.engines.remote.server import discover_server
 from sleuth.engines.remote.weight_transfer import GroupError, NcclGroup
+from sleuth.learn.master_weights import WeightSource
 
 WAYS = [(("vllm",), "shared"), (("sglang",), "shared"), (("vllm", "vllm"), "broadcast")]
 each_way = pytest.mark.parametrize(("kinds", "transfers"), WAYS)
@@ -185,19 +186,20 @@ def test_a_server_that_is_lost_as_it_takes_weights_gets_the_folder_when_it_comes
 
 def test_the_checksum_is_of_all_weights_however_late_it_is_taken(learner, tmp_path, monkeypatch):
     """Saving takes the weights out of the dict that it is given, while another thread hashes them."""
-    in_memory, saved, save = published_in_memory(learner, tmp_path, 1), Event(), learner.save_pretrained
+    source, saved, save = WeightSource(learner), Event(), learner.save_pretrained
+    in_memory = published_in_memory(source, tmp_path, 1)
 
     def saving(folder: Path, **how: Any) -> None:
         save(folder, **how)
         saved.set()
 
-    def hashed_late(state: Mapping[str, torch.Tensor]) -> str:
+    def hashed_late(state: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
         assert saved.wait(60)
-        return checksum(state)
+        return hashes_of(state)
 
     monkeypatch.setattr(learner, "save_pretrained", saving)
-    monkeypatch.setattr("sleuth.engines.remote.published.checksum", hashed_late)
-    assert publish(learner, tmp_path, 1) == in_memory
+    monkeypatch.setattr("sleuth.engines.remote.published.hashes_of", hashed_late)
+    assert publish(source, tmp_path, 1) == in_memory
 
 
 class FakeNccl:

@@ -74,9 +74,11 @@ def policy_on(
     model: PreTrainedModel | None = None,
     recompute: bool = False,
     offload: bool = False,
+    replica: int | None = None,
 ) -> Policy:
-    """A policy with a reference and a teacher, on these ranks."""
-    holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks, offload=offload)
+    """A policy with a reference and a teacher, on these ranks, of which `replica` hold the weights."""
+    sharded = partial(Shards, ranks=ranks, offload=offload, ranks_per_replica=replica)
+    holding = MasterWeights if ranks.alone else sharded
     reference, teacher = (frozen_copy(model_of(family, seed=seed, dtype=dtype)) for seed in (1, 3))
     options = {"teacher": teacher, "gradient_checkpointing": recompute, "holding": holding}
     return Policy(model or model_of(family, dtype=dtype), SETTINGS, reference, **options)
@@ -92,39 +94,51 @@ def step(policy: Policy, kind: str, seed: int, budget: int = 40) -> dict[str, An
     return asdict(policy.supervise(batch, budget=budget))
 
 
-def gradient(ranks: Ranks, family: str, recompute: bool, offload: bool = False) -> tuple[float, torch.Tensor]:
+def gradient(
+    ranks: Ranks, family: str, recompute: bool, offload: bool = False, replica: int | None = None
+) -> tuple[float, torch.Tensor]:
     """Loss and gradient of a policy loss."""
-    policy = policy_on(ranks, family, recompute=recompute, offload=offload)
+    policy = policy_on(ranks, family, recompute=recompute, offload=offload, replica=replica)
     return policy.gradient(batch_of("update", 0), LOSS, budget=40)
 
 
 def trained(
-    ranks: Ranks, kind: str, family: str, dtype: torch.dtype, lora: bool = False, offload: bool = False
+    ranks: Ranks,
+    kind: str,
+    family: str,
+    dtype: torch.dtype,
+    lora: bool = False,
+    offload: bool = False,
+    replica: int | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The figures of some updates, and the weights behind them."""
     model = model_of(family, dtype=dtype)
     if lora:
         add_adapters(model, LORA, seed=0)
-    policy = policy_on(ranks, family, dtype, model=model, offload=offload)
+    policy = policy_on(ranks, family, dtype, model=model, offload=offload, replica=replica)
     figures = [step(policy, kind, seed) for seed in range(TIMES)]
     return figures, _weights(policy)
 
 
-def saved(ranks: Ranks, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str, Any]]:
+def saved(ranks: Ranks, dtype: torch.dtype, replica: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Weights and state after some updates."""
-    policy = policy_on(ranks, dtype=dtype)
+    policy = policy_on(ranks, dtype=dtype, replica=replica)
     for seed in range(TIMES):
         step(policy, "update", seed)
     return _weights(policy), policy.state_dict()
 
 
 def continued(
-    ranks: Ranks, weights: Mapping[str, torch.Tensor], state: Mapping[str, Any], dtype: torch.dtype
+    ranks: Ranks,
+    weights: Mapping[str, torch.Tensor],
+    state: Mapping[str, Any],
+    dtype: torch.dtype,
+    replica: int | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The figures of the updates that follow `saved`, and the weights behind them."""
     model = model_of(seed=2, dtype=dtype)
     model.load_state_dict(weights)
-    policy = policy_on(ranks, dtype=dtype, model=model)
+    policy = policy_on(ranks, dtype=dtype, model=model, replica=replica)
     policy.load_state_dict(state)
     figures = [step(policy, "update", seed) for seed in range(TIMES, 2 * TIMES)]
     return figures, _weights(policy)

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import on_ranks
 from real_vllm import LARGEST_KL, RealVllm, running
 from run_files import figures, groups
 from runs_on_ranks import run_on
+from sending import published
 from test_stages_on_ranks import assert_same_run
+
+from sleuth.render import encode, load_tokenizer
+from sleuth.types import Sampling
 
 pytestmark = pytest.mark.servers
 
@@ -38,3 +43,24 @@ def test_two_ranks_with_a_real_vllm_are_the_run_of_one_process_with_it(recipes, 
     for row in (*rows, *of_one):
         del row["turns_redrawn"]  # of busy cores: a turn that is sampled again has the same tokens
     assert_same_run(rows, of_one)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_real_vllm_has_the_weights_that_two_ranks_gave_it_in_buckets(vllm, tmp_path, lora):
+    """Those of the second of two updates, of which no rank had more than a bucket and its shard."""
+    if lora:
+        pytest.importorskip("peft")
+    tokenizer = load_tokenizer(str(BASE))
+    prompts = [encode(tokenizer, text) for text in ("Where was Ada born?", "The river", "A city in the north", "1847")]
+    requests = [
+        (tokens, Sampling(max_tokens=24, temperature=1.0, key=(0, 0, 1, at, sample, 0)))
+        for at, tokens in enumerate(prompts)
+        for sample in range(4)
+    ]
+    (turns, ours, lines), _ = on_ranks(2, published, [vllm.url], tmp_path / "weights", requests, {"lora": lora})
+    assert {turn.policy_version for turn in turns} == {2}
+    assert sum(len(turn.tokens) for turn in turns) > 100
+    for turn, expected in zip(turns, ours, strict=True):
+        assert turn.logprobs == pytest.approx(expected, abs=1e-4)
+    assert not any("without" in line for line in lines)
+    assert len(list((max((tmp_path / "weights").glob("000002-*"))).glob("*.safetensors"))) > 3

@@ -142,3 +142,35 @@ def test_state_of_one_world_size_goes_on_in_another(before, after, dtype):
         return
     assert ours[0] == expected[0]
     assert all(torch.equal(ours[1][name], weight) for name, weight in expected[1].items())
+
+
+# -- replicas of shards ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_replicas_of_shards_train_as_one_process(dtype):
+    [expected] = on_ranks(1, learners.trained, "update", "qwen3", dtype)
+    replicated = on_ranks(4, learners.trained, "update", "qwen3", dtype, False, False, 2)
+    for trained in replicated:
+        assert_same(trained, expected, dtype)
+        for ours, theirs in zip(trained[0], expected[0], strict=True):
+            changed = "changed_weights_fraction"
+            assert ours[changed] == pytest.approx(theirs[changed], abs=1e-3 if dtype == FP32 else 0.05)
+    for name, weight in replicated[0][1].items():
+        assert all(torch.equal(weight, weights[name]) for _, weights in replicated[1:]), name
+
+
+def test_the_state_of_replicas_is_that_of_any_ranks_and_goes_on_with_or_without_them():
+    weights, state = on_ranks(4, learners.saved, FP32, 2)[0]
+    [alone] = on_ranks(1, learners.continued, weights, state, FP32)
+    for world, replica in ((4, 2), (2, None)):
+        assert_same(on_ranks(world, learners.continued, weights, state, FP32, replica)[0], alone, FP32)
+    of_one, of_four = on_ranks(1, learners.saved, FP32)[0][1], state
+    assert names(of_four) == names(of_one)
+
+
+def names(state: Any) -> Any:
+    """The layout of a state: its keys, and the shapes of its tensors."""
+    if isinstance(state, dict):
+        return {name: names(value) for name, value in state.items()}
+    return tuple(state.shape) if isinstance(state, torch.Tensor) else type(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +17,12 @@ from sleuth.engines.remote.completions import ABORTED, Aborted, RawCompletion, r
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
 from sleuth.engines.remote.published import Published
 from sleuth.engines.remote.server import DiscoveredServer
-from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
+from sleuth.engines.remote.weight_sync import EngineReplica, Ways, WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.sampling import max_new_tokens, whole_chunk
 from sleuth.host.connections import Replicas
 from sleuth.learn.adapters import has_adapters
+from sleuth.learn.master_weights import WeightSource
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -106,7 +107,7 @@ class PoolEngine:
             temperature=temperature,
             log=log if ranks.first else self._lines.append,
             ranks=ranks,
-            transfer=transfer_to(servers, model, limits) if ranks.alone else None,
+            transfer=transfer_to(servers, model, limits, ranks),
         )
         self._health = Replicas([server.url for server in servers])
         self._replicas = [EngineReplica(*pair) for pair in zip(servers, self._health.members, strict=True)]
@@ -292,46 +293,57 @@ class PoolEngine:
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
+    def read_from(self, source: WeightSource) -> None:
+        """Takes the weights that are published from `source`, of the same model."""
+        self._weight_sync.source = source
+
     def publish(self, version: int) -> None:
         """Loads the model's weights on every server and checks them by a short completion; one that does not answer
         gets them when it comes back. Raises SleuthError if one cannot load them."""
         started = time.monotonic()
-        published = self._weight_sync.write(version)
+        sync = self._weight_sync
+        for act in (EngineReplica.hold, EngineReplica.interrupt) if self.limits.interrupts else ():
+            self._run(self._each(act))
+            self._ranks.all_gather([None])  # a server that one rank interrupts returns the turns of all
 
-        async def update() -> list[tuple[str | None, str, bool, bool]]:
-            self._connect()
-            interrupted = asyncio.Barrier(len(self._replicas))
-            with self._waiting():
-                updates = (self._update(replica, published, interrupted) for replica in self._replicas)
-                return await asyncio.gather(*updates)
+        def give() -> tuple[Published, list[tuple[str | None, str, bool, bool, str]], Ways]:
+            published = sync.write(version)
+            return published, self._run(self._update(published)), sync.ways
 
-        outcomes = self._ranks.broadcast(lambda: self._run(update()))
+        published, outcomes, sync.ways = sync.source.together(give)
         self._adopt(published)  # on the other ranks
-        for replica, (failure, label, load_finished, asleep) in zip(self._replicas, outcomes, strict=True):
+        for replica, (failure, label, load_finished, asleep, adapter) in zip(self._replicas, outcomes, strict=True):
             if not self._ranks.first:  # here turns may have noticed more since
                 replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
                 replica.may_have_restarted, replica.reloads = failure is not None, 0
+                replica.api = replace(replica.api, adapter=adapter)
             if failure is None:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
             else:
                 self._health.failed(replica.health)
                 self._log(f"without new weights: {failure}; it will get them when it comes back")
+        if self.limits.interrupts and not self._ranks.first:
+            self._run(self._each(EngineReplica.reopen))
         self._seconds += time.monotonic() - started
 
-    async def _update(
-        self, replica: EngineReplica, published: Published, interrupted: asyncio.Barrier
-    ) -> tuple[str | None, str, bool, bool]:
-        """Gives a server new weights, once none generates with the old ones: a turn that one of them returned may go on
-        at another. Returns the reason if it does not answer, else None, and what is known about it then."""
-        async with replica.admission_lock:  # it may be getting the old ones again
-            if self.limits.interrupts:
-                await replica.interrupt()
-            await interrupted.wait()
-            self._adopt(published)
+    async def _each(self, act: Callable[[EngineReplica], Awaitable[None]]) -> None:
+        self._connect()
+        await asyncio.gather(*map(act, self._replicas))
+
+    async def _update(self, published: Published) -> list[tuple[str | None, str, bool, bool, str]]:
+        """Gives servers new weights when none generates with the old ones: a turn that one of them returned may go on
+        at another. Returns of each the reason if it does not answer, else None, and what is known about it then."""
+        self._connect()
+        self._adopt(published)
+
+        async def update(replica: EngineReplica) -> tuple[str | None, str, bool, bool, str]:
             failure = await self._weight_sync.update(replica)
-            replica.is_open.set()
-            return failure, replica.label, replica.load_finished, replica.asleep
+            await replica.reopen()
+            return failure, replica.label, replica.load_finished, replica.asleep, replica.api.adapter
+
+        with self._waiting():
+            return await asyncio.gather(*map(update, self._replicas))
 
     def _adopt(self, published: Published) -> None:
         if self.policy_version != published.version:
@@ -389,13 +401,15 @@ def joined(raw: RawCompletion, more: RawCompletion) -> RawCompletion:
     return replace(more, tokens=raw.tokens + more.tokens, logprobs=logprobs)
 
 
-def transfer_to(servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits) -> Transfer | None:
+def transfer_to(
+    servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits, ranks: Ranks = ALONE
+) -> Transfer | None:
     """How servers take weights otherwise than whole from a folder: those of a card from memory, any the adapters alone.
     They load, also when they come back, while the learner rests: those that share its card always, others unless the
-    policy lags."""
+    policy lags. No card of several ranks has all weights."""
     if limits.sleeps:
         here = all(urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1") for server in servers)
-        return "from memory" if here and is_on_card(model) else None
+        return "from memory" if here and ranks.alone and is_on_card(model) else None
     if limits.max_policy_lag:
         return None
     if is_on_card(model) and all(server.broadcast for server in servers):

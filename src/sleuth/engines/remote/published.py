@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import PreTrainedModel
 
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError
 from sleuth.host.atomic import replacing_folder
-from sleuth.learn.adapters import ADAPTER, adapter_state, base_state, merged_state, write_adapters
+from sleuth.learn.adapters import ADAPTER, adapter_state, write_adapters
+from sleuth.learn.master_weights import WeightSource
 from sleuth.types import SleuthError
 
 INITIAL_WEIGHTS = "default"
@@ -69,35 +69,52 @@ def same_weights(label: str, other: str) -> bool:
     return label.partition(".")[0] == other.partition(".")[0]
 
 
-def publish(model: PreTrainedModel, shared: Path, version: int, part: Part = "merged") -> Published:
-    """Writes the model's weights into a new folder below `shared` and removes older ones. Tied weights are written
-    under each of their names, adapters alone into a folder of their own in it.
+def publish(
+    source: WeightSource, shared: Path, version: int, part: Part = "merged", *, keep: Path | None = None
+) -> Published:
+    """Writes the weights into a new folder below `shared`, a file for each bucket, and removes older ones, but not
+    `keep`. Tied weights are written under each of their names, adapters alone into a folder of their own in it.
 
     A folder's weights never change: vLLM was seen to serve from a cache after the files under a known name had changed
     (its issue 32718). Raises SleuthError if they cannot be written.
     """
-    aside = shared / f"{version:06d}"
-    state = adapter_state(model) if part == "adapters" else _untied_state(model, part)
+    aside, model = shared / f"{version:06d}", source.model
     try:
-        with replacing_folder(aside, synced=False) as partial, ThreadPoolExecutor(1) as hashing:
-            hashed = hashing.submit(checksum, state)
+        with replacing_folder(aside, synced=False) as partial:
             if part == "adapters":
                 write_adapters(model, partial / ADAPTER)
+                sha256 = checksum(adapter_state(model))
             else:
-                model.save_pretrained(partial, state_dict=dict(state))  # a copy: saving empties the dict it is given
+                sha256 = _write_buckets(source, partial, merged=part == "merged")
             adapters = adapter_state(model) if part == "merged" else None
-            published = _named(shared, version, checksum(adapters) if adapters else hashed.result())
-            card = {"version": version, "sha256": hashed.result()}
+            published = _named(shared, version, checksum(adapters) if adapters else sha256)
+            card = {"version": version, "sha256": sha256}
             (partial / CARD).write_text(json.dumps(card) + "\n", encoding="utf-8")
         shutil.rmtree(published.path, ignore_errors=True)
         aside.rename(published.path)
-        others = [place for place in shared.iterdir() if (place / CARD).exists() and place != published.path]
+        others = [
+            place for place in shared.iterdir() if (place / CARD).exists() and place not in (published.path, keep)
+        ]
         others.sort(key=lambda place: place.stat().st_mtime, reverse=True)
         for place in others[KEPT_VERSIONS - 1 :]:
             shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
         raise SleuthError(f"engine.weights = {shared}: the weights could not be written ({error})") from None
     return published
+
+
+def _write_buckets(source: WeightSource, folder: Path, *, merged: bool) -> str:
+    """Writes the weights and their config into a folder; returns their checksum."""
+    hashes: dict[str, bytes] = {}
+    with ThreadPoolExecutor(1) as hashing:
+        for number, bucket in enumerate(source.buckets(merged=merged)):
+            if number:  # what `save_pretrained` wrote before
+                (folder / "model.safetensors").rename(folder / f"bucket-{number:05d}.safetensors")
+            state = _untied(bucket)
+            hashed = hashing.submit(hashes_of, state)
+            source.model.save_pretrained(folder, state_dict=dict(state))  # a copy: it empties the dict it is given
+            hashes |= hashed.result()
+    return _combined(hashes)
 
 
 async def load_adapters(client: HttpClient, published: Published, prefix: str = "") -> None:
@@ -110,44 +127,57 @@ async def load_adapters(client: HttpClient, published: Published, prefix: str = 
     await client.post(f"{prefix}/load_lora_adapter", body, seconds=LOAD_SECONDS)
 
 
-def published_in_memory(model: PreTrainedModel, shared: Path, version: int) -> Published:
+def published_in_memory(source: WeightSource, shared: Path, version: int) -> Published:
     """What `publish` would return; nothing is written."""
-    return _named(shared, version, checksum(adapter_state(model) or _untied_state(model)))
+    if adapters := adapter_state(source.model):
+        return _named(shared, version, checksum(adapters))
+    hashes: dict[str, bytes] = {}
+    for bucket in source.buckets():
+        hashes |= hashes_of(bucket)
+    return _named(shared, version, _combined(hashes))
 
 
 def _named(shared: Path, version: int, sha256: str) -> Published:
     return Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
 
 
-def _untied_state(model: PreTrainedModel, part: Part = "merged") -> dict[str, torch.Tensor]:
-    """The model's weights by name, adapters merged or left out, with copies where two names share one tensor.
+def _untied(bucket: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights with copies where two names share one tensor.
 
     Servers of an untied copy need `lm_head.weight`. So does a vLLM for CPUs that serves a tied model: it packs the
     output weights anew only when it loads them under their own name (seen with 0.32.0).
     """
-    state, seen = base_state(model) if part == "base" else merged_state(model), set[int]()
-    for name, weight in state.items():
+    seen = set[int]()
+    for name, weight in bucket.items():
         if weight.data_ptr() in seen:
-            state[name] = weight.to("cpu", copy=True)
+            bucket[name] = weight.to("cpu", copy=True)
         seen.add(weight.data_ptr())
-    return state
+    return bucket
 
 
 def checksum(state: Mapping[str, torch.Tensor]) -> str:
-    """A sha256 of the names, dtypes, shapes and values of tensors, however files hold them. All cores hash blocks; the
-    result is the hash of those of the blocks."""
+    """A sha256 of the names, dtypes, shapes and values of tensors, however files hold them."""
+    return _combined(hashes_of(state))
+
+
+def hashes_of(state: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
+    """What `checksum` hashes of each tensor: what it is, and the hashes of its blocks, computed by all
+    cores."""
 
     def digest_of(block: torch.Tensor) -> bytes:
         return hashlib.sha256(block.cpu().numpy().data).digest()
 
-    whole, parts = hashlib.sha256(), []
+    hashes = {}
     with ThreadPoolExecutor(os.cpu_count()) as cores, torch.inference_mode():
-        for name, weight in sorted(state.items()):
-            blocks = weight.detach().reshape(-1).view(torch.uint8).split(HASHED_BYTES)
+        digests = {
+            name: [cores.submit(digest_of, part) for part in weight.reshape(-1).view(torch.uint8).split(HASHED_BYTES)]
+            for name, weight in state.items()
+        }
+        for name, weight in state.items():
             described = f"{name} {weight.dtype} {tuple(weight.shape)}\n"
-            parts.append((described, [cores.submit(digest_of, block) for block in blocks]))
-        for described, digests in parts:
-            whole.update(described.encode())
-            for digest in digests:
-                whole.update(digest.result())
-    return whole.hexdigest()
+            hashes[name] = described.encode() + b"".join(digest.result() for digest in digests[name])
+    return hashes
+
+
+def _combined(hashes: Mapping[str, bytes]) -> str:
+    return hashlib.sha256(b"".join(hashed for _, hashed in sorted(hashes.items()))).hexdigest()

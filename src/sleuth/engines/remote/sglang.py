@@ -18,8 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from sleuth.engines.remote.completions import (
     ABORTED,
     Aborted,
@@ -38,6 +36,7 @@ from sleuth.engines.remote.http_client import (
 from sleuth.engines.remote.published import LOAD_SECONDS, EndedError, NotLoadedError, Published, load_adapters
 from sleuth.engines.remote.weight_transfer import Transfer, shared_weights
 from sleuth.engines.sampling import request_seed
+from sleuth.learn.master_weights import WeightSource
 from sleuth.types import Sampling
 
 FLUSH_SECONDS = 10  # how long it may wait for its scheduler to let go of the last request
@@ -106,7 +105,7 @@ class Sglang:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await self._resume(client)
 
-    async def receive(self, client: HttpClient, published: Published, model: PreTrainedModel, by: Transfer) -> None:
+    async def receive(self, client: HttpClient, published: Published, source: WeightSource, by: Transfer) -> None:
         """Takes weights from memory, or adapters. The handles of a card's memory would end a server that cannot read
         them."""
         if by == "as adapters":
@@ -124,7 +123,7 @@ class Sglang:
             raise NotLoadedError(f"takes no weights {by} (it has {has or None}, not {wanted})")
         await client.post("/pause_generation", {})
         try:
-            with shared_weights(model) as shared:
+            with shared_weights(source) as shared:
                 tensors = shared.serialized_named_tensors()
                 await self._update(client, {"serialized_named_tensors": tensors, "weight_version": published.label})
         except (RefusedError, ServerFailedError) as error:

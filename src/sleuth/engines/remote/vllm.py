@@ -16,8 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from sleuth.engines.remote.completions import (
     ABORTED,
     MALFORMED,
@@ -51,6 +49,7 @@ from sleuth.engines.remote.weight_transfer import (
     update_info_of,
 )
 from sleuth.engines.sampling import request_seed
+from sleuth.learn.master_weights import WeightSource
 from sleuth.types import Sampling
 
 FAILED = (RefusedError, ServerFailedError)
@@ -120,7 +119,7 @@ class Vllm:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await self._adopt(client, published.label)
 
-    async def receive(self, client: HttpClient, published: Published, model: PreTrainedModel, by: Transfer) -> None:
+    async def receive(self, client: HttpClient, published: Published, source: WeightSource, by: Transfer) -> None:
         """As `load`, in another way. Raises NotLoadedError if the server takes none, after which it may be paused and
         `load` can follow, and EndedError if it may have ended by them."""
         await self._pause(client)
@@ -128,7 +127,7 @@ class Vllm:
             if by == "as adapters":
                 await load_adapters(client, published, "/v1")
             else:
-                await (self._take_shared if by == "from memory" else self._take_broadcast)(client, model)
+                await (self._take_shared if by == "from memory" else self._take_broadcast)(client, source)
         except (*FAILED, GroupError) as error:
             for path in ("/finish_weight_update", "/shutdown_weight_transfer_engine"):
                 with suppress(HttpClientError):
@@ -175,18 +174,18 @@ class Vllm:
             await self._reload(client, (await client.get("/v1/models"))["data"][0]["root"])
             await self._adopt(client, INITIAL_WEIGHTS)
 
-    async def _take_shared(self, client: HttpClient, model: PreTrainedModel) -> None:
-        with shared_weights(model) as shared:
+    async def _take_shared(self, client: HttpClient, source: WeightSource) -> None:
+        with shared_weights(source) as shared:
             await client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})
             await self._update(client, shared.update_info())
 
-    async def _take_broadcast(self, client: HttpClient, model: PreTrainedModel) -> None:
-        weights = BroadcastWeights(model)
+    async def _take_broadcast(self, client: HttpClient, source: WeightSource) -> None:
+        weights = BroadcastWeights(source)
         try:
             workers = int((await client.get("/get_world_size"))["world_size"])
             init = {"init_info": weights.init_info(workers)}
             await weights.join(workers, client.post("/init_weight_transfer_engine", init, seconds=LOAD_SECONDS))
-            await self._update(client, update_info_of(weights.weights), sending=weights)
+            await self._update(client, update_info_of(weights.outline), sending=weights)
             await client.post("/shutdown_weight_transfer_engine")
         finally:
             weights.group.abort()

@@ -7,8 +7,7 @@ import fcntl
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
@@ -29,6 +28,7 @@ from sleuth.engines.remote.published import (
     INITIAL_WEIGHTS,
     EndedError,
     NotLoadedError,
+    Part,
     Published,
     publish,
     published_in_memory,
@@ -37,6 +37,7 @@ from sleuth.engines.remote.published import (
 from sleuth.engines.remote.server import PROBE_TEXT, DiscoveredServer
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.host.connections import Replica
+from sleuth.learn.master_weights import WeightSource
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
@@ -123,10 +124,14 @@ class EngineReplica:
         finally:
             self._turns.discard(turn)
 
-    async def interrupt(self) -> None:
-        """Ends the turns under way, which return what was sampled; none begins until `is_open` is set."""
+    async def hold(self) -> None:
+        """Lets no turn begin until `reopen`; those under way may be interrupted, by another rank too."""
+        await self.admission_lock.acquire()  # it may be getting the old weights again
         self.is_open.clear()
         self._interrupting = True
+
+    async def interrupt(self) -> None:
+        """Ends the turns under way, which return what was sampled. Call `hold` before."""
         if turns := set(self._turns):
             with suppress(HttpClientError):  # it is away, and so are its turns
                 await self.api.interrupt(self.client)
@@ -135,6 +140,12 @@ class EngineReplica:
                 turn.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         self._interrupting = False
+
+    async def reopen(self) -> None:
+        """Ends `hold`, if it was held."""
+        if not self.is_open.is_set():
+            self.is_open.set()
+            self.admission_lock.release()
 
     async def _write(
         self, tokens: Sequence[int], sampling: Sampling, limit: int, eos_ids: Collection[int]
@@ -208,15 +219,26 @@ class EngineReplica:
         return await self.weights()
 
 
+@dataclass(kw_only=True)
+class Ways:
+    """How servers take the weights: by a `transfer`, or from the folder, if the newest are `written` there. `base` is
+    what adapters are added to. The first of several ranks finds it out, and the others must know."""
+
+    transfer: Transfer | None
+    written: bool = False
+    base: Published | None = None
+
+
 class WeightSync:
-    """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
-    and got them again.
+    """Loads the weights of `model`, or of a `source` that takes its place, on servers through the folder `shared`.
+    `reloaded` counts servers that had lost them and got them again.
 
     With a `transfer` servers take them in this way, if they can. The learner must not change them while servers load,
     which they also do when they come back.
 
     Of several `ranks`, which must all see the folder, the first one publishes, and each reloads a server that it finds
-    without the weights. A reload has a label of its own, so that the turns of other ranks during it are discarded."""
+    without the weights, if what the folder has is enough; else the server waits for the next ones. A reload has a label
+    of its own, so that the turns of other ranks during it are discarded."""
 
     def __init__(
         self,
@@ -231,26 +253,29 @@ class WeightSync:
         transfer: Transfer | None = None,
     ) -> None:
         self.reloaded = 0
-        self._model = model
+        self.source = WeightSource(model, ranks)
         self._check_prompt = encode(tokenizer, PROBE_TEXT)
         self._shared = shared
         self._eos_ids = eos_ids
         self._temperature = temperature
         self._log = log
         self._ranks = ranks
-        self._transfer: Transfer | None = transfer
-        self._written = False
+        self.ways = Ways(transfer=transfer)
         self._published: Published | None = None
-        self._published_base: Published | None = None
 
     def write(self, version: int) -> Published:
-        """Writes the current weights into the folder as `version`; all ranks call it, and the first one writes. Weights
-        that servers take in another way are only named, but for adapters, and written if one of them does not. Servers
-        should have them once `adopt` was called."""
-        self._written = self._transfer is None
-        make = partial(publish, part="adapters") if self._transfer == "as adapters" else published_in_memory
-        make = publish if self._written else make
-        return self._ranks.broadcast(lambda: make(self._model, self._shared, version))
+        """Writes the current weights into the folder as `version`. Weights that servers take in another way are only
+        named, but for adapters, and written if one of them does not. Servers should have them once `adopt` was
+        called."""
+        self.ways.written = self.ways.transfer is None
+        if self.ways.written or self.ways.transfer == "as adapters":
+            return self._publish(version, "merged" if self.ways.written else "adapters")
+        return published_in_memory(self.source, self._shared, version)
+
+    def _publish(self, version: int, part: Part) -> Published:
+        """Ranks keep the base, which a server that comes back between two updates needs."""
+        keep = self.ways.base.path if self.ways.base is not None and self.source.gathers else None
+        return publish(self.source, self._shared, version, part, keep=keep)
 
     def adopt(self, published: Published) -> None:
         """Makes them the weights that every server should have; no turn may be under way."""
@@ -334,6 +359,7 @@ class WeightSync:
             yield
             return
         name = hashlib.sha256(replica.url.encode()).hexdigest()[:16]
+        self._shared.mkdir(parents=True, exist_ok=True)
         with open(self._shared / f"{name}.lock", "w") as lock:  # its end frees it, and so does that of the process
             with suppress(OSError):
                 while True:
@@ -366,30 +392,40 @@ class WeightSync:
     async def _received(self, replica: EngineReplica, published: Published) -> bool:
         """Whether the server took the weights otherwise than whole from the folder, where they are then. Raises
         HttpClientError if it does not answer; if the weights may have ended it, it will get the folder."""
-        by, api = self._transfer, replica.api
+        by, api = self.ways.transfer, replica.api
         if by is not None:
             try:
-                if by == "as adapters" and replica.label != await replica.weights():  # new to this stage, or restarted
+                if by != "as adapters":
+                    self._require_at_hand()
+                elif replica.label != await replica.weights():  # new to this stage, or restarted
                     await api.load(replica.client, self._base())
-                await api.receive(replica.client, published, self._model, by)
+                await api.receive(replica.client, published, self.source, by)
                 replica.api = replace(api, adapter=published.label if by == "as adapters" else "")
                 return True
             except (NotLoadedError, EndedError) as error:
+                self._require_at_hand()
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
-                self._transfer = None
+                self.ways.transfer = None
                 if isinstance(error, EndedError):
                     raise
         replica.api = replace(api, adapter="")
-        if not self._written:
-            publish(self._model, self._shared, published.version)
-            self._written = True
+        if not self.ways.written:
+            self._require_at_hand()
+            self._publish(published.version, "merged")
+            self.ways.written = True
         return False
+
+    def _require_at_hand(self) -> None:
+        """Raises UnavailableError where the weights can be read only together with other ranks, which play episodes."""
+        if not self.source.at_hand:
+            raise UnavailableError("has lost its weights, and waits for those of the next update")
 
     def _base(self) -> Published:
         """The weights to which the adapters are added, whole, which a server takes before the first of them."""
-        if self._published_base is None or not self._published_base.path.exists():
-            self._published_base = publish(self._model, self._shared, self.published.version, "base")
-        return self._published_base
+        if self.ways.base is None or not self.ways.base.path.exists():
+            self._require_at_hand()
+            self.ways.base = self._publish(self.published.version, "base")
+        return self.ways.base
 
     async def _check_weights(self, replica: EngineReplica) -> None:
         """Compares the log-probabilities of a short completion with the learner's. Raises SleuthError if they differ
@@ -398,12 +434,12 @@ class WeightSync:
         sampling = Sampling(max_tokens=CHECK_TOKENS, temperature=temperature, key=(published.version, 0, 0))
         raw, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, eos_ids=self._eos_ids)
         self.require_weights(replica, label, published)
-        ours = learner_logprobs(self._model, prompt, raw.tokens or (), temperature)
+        ours = self.source.logprobs(prompt, raw.tokens or (), temperature)
         gap = fmean(abs(one - other) for one, other in zip(ours, raw.logprobs or (), strict=True))
-        allowed, server = MAX_LOGPROB_GAP.get(self._model.dtype, MAX_HALF_PRECISION_GAP), replica.server
+        allowed, server = MAX_LOGPROB_GAP.get(self.source.model.dtype, MAX_HALF_PRECISION_GAP), replica.server
         if not gap <= allowed:
             hint = ""
-            if server.kind == "vLLM" and self._model.config.tie_word_embeddings:
+            if server.kind == "vLLM" and self.source.model.config.tie_word_embeddings:
                 model = quote(server.model if Path(server.model).is_dir() else "MODEL")
                 hint = (
                     "; a vLLM for CPUs may keep the output weights of a tied model: serve an untied copy instead, made "
@@ -420,19 +456,3 @@ class WeightSync:
             f"{replica.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; another "
             "client loaded them, or it lost ours: make sure that the pool serves this run alone, and start it again"
         )
-
-
-def learner_logprobs(
-    model: PreTrainedModel, prompt: Sequence[int], completion: Sequence[int], temperature: float
-) -> list[float]:
-    """The learner's log-probabilities of the tokens of `completion` after `prompt`."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            tokens = torch.tensor([[*prompt, *completion]], device=model.device)
-            logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 : -1].float()
-            logprobs = (logits / temperature).log_softmax(dim=-1).gather(1, tokens[0, len(prompt) :, None])
-    finally:
-        model.train(training)
-    return logprobs[:, 0].tolist()

@@ -28,18 +28,16 @@ import base64
 import ctypes
 import pickle
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Thread
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
-from transformers import PreTrainedModel
 
-from sleuth.learn.adapters import merged_state
+from sleuth.host.threads import in_thread
+from sleuth.learn.master_weights import WeightSource
 
 Transfer = Literal["from memory", "by broadcast", "as adapters"]
 """How a server takes weights otherwise than whole from a folder: from its own card, from another one, or the adapters
@@ -72,11 +70,6 @@ class SharedWeights:
         return [_pickled(list(zip(self.weights, tensors, strict=True)))]
 
 
-def weights_by_name(model: PreTrainedModel) -> dict[str, Tensor]:
-    """A model's weights, adapters merged; tied ones have both names, as servers of an untied copy need."""
-    return {name: weight.detach().contiguous() for name, weight in merged_state(model).items()}
-
-
 def update_info_of(weights: Mapping[str, Tensor]) -> dict[str, list[Any]]:
     """What vLLM's `/update_weights` takes about weights, in their order: `names`, `dtype_names`, `shapes`."""
     return {
@@ -101,9 +94,11 @@ def _pickled(value: object) -> str:
 
 
 @contextmanager
-def shared_weights(model: PreTrainedModel) -> Iterator[SharedWeights]:
-    """Yields the handles of a model's weights, valid in the context, in which the weights must not change."""
-    weights = weights_by_name(model)
+def shared_weights(source: WeightSource) -> Iterator[SharedWeights]:
+    """Yields the handles of all weights, which one process has whole. They are valid in the context, in which the
+    weights must not change. Tied ones have both names, as servers of an untied copy need."""
+    [bucket] = source.buckets()
+    weights = {name: weight.detach().contiguous() for name, weight in bucket.items()}
     with handles_of(list(weights.values())) as handles:
         yield SharedWeights(weights, handles)
 
@@ -179,11 +174,12 @@ class NcclGroup:
 
 
 class BroadcastWeights:
-    """A model's weights by name, and a group of their own that sends them to one server. Raises GroupError."""
+    """A learner's weights, and a group of their own that sends them to one server. Raises GroupError."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.weights = weights_by_name(model)
-        self.group = NcclGroup(model.device)
+    def __init__(self, source: WeightSource) -> None:
+        self.outline = source.outline()
+        self.group = NcclGroup(source.model.device)
+        self._source = source
 
     def init_info(self, workers: int) -> dict[str, Any]:
         """For `/init_weight_transfer_engine` of a server with so many workers."""
@@ -196,11 +192,16 @@ class BroadcastWeights:
 
     async def send(self, request: Coroutine[Any, Any, Any]) -> None:
         """Sends the weights while a server takes them, by a request. Raises as `join`."""
-        await self._beside(request, lambda: self.group.broadcast(list(self.weights.values())))
+        await self._beside(request, self._broadcast)
+
+    def _broadcast(self) -> None:
+        with self._source.one_pass:
+            for bucket in self._source.buckets():
+                self.group.broadcast([weight.detach().contiguous() for weight in bucket.values()])
 
     async def _beside(self, request: Coroutine[Any, Any, Any], work: Callable[[], None]) -> None:
         """Runs both. If the request fails, work is aborted; if work fails, the request is cancelled."""
-        working, asking = _in_thread(work), asyncio.ensure_future(request)
+        working, asking = in_thread(work), asyncio.ensure_future(request)
         try:
             await asyncio.wait((working, asking), return_when=asyncio.FIRST_EXCEPTION)
             for part in (asking, working):
@@ -212,18 +213,3 @@ class BroadcastWeights:
             working.cancel()
             self.group.abort()
             raise
-
-
-def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """The result of `work`, in a thread that the end of the process does not wait for."""
-    result: Future[None] = Future()
-    result.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except Exception as error:  # any: it is raised where the result is awaited
-            result.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    return asyncio.wrap_future(result)
