@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which writes the run folder, calls judges and prints."""
+        """Whether this is rank 0, which writes the run folder and prints."""
         return self.rank == 0
 
     @property
@@ -33,6 +34,41 @@ class Ranks:
     def share(self, count: int) -> slice:
         """This rank's contiguous part of `count` items; parts differ in length by at most one."""
         return slice(count * self.rank // self.world, count * (self.rank + 1) // self.world)
+
+    def dealt(self, items: Sequence[Item], work: Callable[[Sequence[Item], int], Sequence[Result]]) -> list[Result]:
+        """The results for all items in their order, on every rank. Each rank calls `work` with its share of the items
+        and the number of the first of them; a rank without a share does not. An error of one rank is raised on all of
+        them when each has ended its share, so that none waits for results that never come."""
+        mine = self.share(len(items))
+        found, error = list[Result](), None
+        try:
+            found += work(items[mine], mine.start) if items[mine] else ()
+        except Exception as raised:
+            error = raised
+        return self._joined(found, error)
+
+    async def deal(
+        self, items: Sequence[Item], work: Callable[[Sequence[Item], int], Awaitable[Sequence[Result]]]
+    ) -> list[Result]:
+        """As `dealt`, with work that is awaited."""
+        mine = self.share(len(items))
+        found, error = list[Result](), None
+        try:
+            found += await work(items[mine], mine.start) if items[mine] else ()
+        except Exception as raised:
+            error = raised
+        return self._joined(found, error)
+
+    def _joined(self, mine: list[Result], error: Exception | None) -> list[Result]:
+        """The results of all ranks in rank order, or the error of the first rank that has one."""
+        if error is not None:
+            raise error
+        return mine
+
+    def shared(self, make: Callable[[], Item]) -> Item:
+        """What `make` returns on rank 0, as an object whose methods each rank may call when it likes: those of rank 0
+        run them. Raises the error of `make` on every rank."""
+        return make()
 
     def broadcast(self, work: Callable[[], Item]) -> Item:
         """Runs `work` on rank 0 only and returns its result, or raises its error, on every rank."""

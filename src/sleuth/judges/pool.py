@@ -282,7 +282,8 @@ class AdaptiveConcurrency:
 class Ledger:
     """Counts of `calls`, of those that `failed` without an answer, and of questions `asked_again` after an invalid
     answer. Every question ends as `scored`, `missing` or `invalid`. `budget` limits the calls; None is no limit.
-    `count` is called with each call, to count it where it outlives the process."""
+    `count` counts a call within the budget where it outlives the process, and returns those of all processes before
+    it."""
 
     budget: int | None = None
     calls: int = 0
@@ -291,14 +292,14 @@ class Ledger:
     scored: int = 0
     missing: int = 0
     invalid: int = 0
-    count: Callable[[], None] = lambda: None
+    count: Callable[[], int] | None = None
 
     def spend(self) -> None:
         """Counts a call. Raises NoAnswerError if none is left."""
-        if self.budget is not None and self.calls >= self.budget:
+        made = self.calls if self.count is None else self.count()
+        if self.budget is not None and made >= self.budget:
             raise NoAnswerError(f"the budget of {self.budget:,} calls is spent; raise `budget` for more")
         self.calls += 1
-        self.count()
 
     def enter(self, verdict: Verdict) -> Verdict:
         """Counts how a question ended and returns its verdict."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -29,6 +30,7 @@ from transformers import PreTrainedModel
 
 from sleuth.evaluation.counterfactual import RowPair, pair_logprobs, suffix_row
 from sleuth.learn.policy import frozen_copy
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.rewards import RewardFields
 from sleuth.render import find_eos_ids
 from sleuth.think.env import Thinking, thinking_of
@@ -64,11 +66,11 @@ class GainScorer:
             self._continue_from(moved)
 
     def score(
-        self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int
+        self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int, ranks: Ranks = ALONE
     ) -> tuple[list[Group], dict[str, float | None]]:
         """The groups with the gain of each thought added to the score it has, and the step's figures of that: the mean
         `gain`, what a foreign thought would have gained (`swapped_gain`), and `blank_nll`, the surprise of a suffix's
-        token in the baseline, which is the most that can be gained.
+        token in the baseline, which is the most that can be gained. Each of several ranks computes a share.
 
         A thought that was never closed gets at most the gain of an empty one, and of its worst sibling.
         """
@@ -83,7 +85,9 @@ class GainScorer:
         ]
         foreign = list(self._foreign(groups, thoughts))
         thinker, baseline = (policy, self.model) if self._is_rlp else (self.model, None)
-        logprobs = pair_logprobs(thinker, [*own, *foreign], budget=budget, baseline=baseline)
+        logprobs = ranks.dealt(
+            [*own, *foreign], lambda mine, _: pair_logprobs(thinker, mine, budget=budget, baseline=baseline)
+        )
         values = iter([fmean(one.gains) for one in logprobs[: len(own)]])
         gains = [[next(values) if one.closed_by else None for one in of_group] for of_group in thoughts]
         return [self._with_gains(*of_group) for of_group in zip(groups, gains, strict=True)], {
@@ -176,8 +180,8 @@ class ThoughtRewards(Hook):
         signs = thought_figures(groups, self.setting.dialect.think, self.ends)
         figures: Figures = {}
         if (scorer := self.scorer) is not None:
-            played = groups
-            groups, figures = self.budget.run(lambda tokens: scorer.score(played, self.model, budget=tokens))
+            score = partial(scorer.score, groups, self.model, ranks=self.worker.context.ranks)
+            groups, figures = self.budget.run(lambda tokens: score(budget=tokens))
         if self.shuffles:
             groups = shuffled_scores(groups, (*self.worker.context.key, step))
         if self.setting.limits.least_thought_tokens is not None:

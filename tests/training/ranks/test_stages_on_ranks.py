@@ -81,6 +81,7 @@ def assert_same_bytes(folder: Path, other: Path) -> None:
         pytest.param("grpo", 4, marks=pytest.mark.slow),
         ("lora", 2),
         pytest.param("minibatches", 2, marks=pytest.mark.slow),
+        ("thoughts", 2),
         ("online_dpo", 2),
     ],
 )
@@ -109,6 +110,7 @@ def test_two_runs_on_two_ranks_are_the_same_bytes(recipes, whole, tmp_path):
         "grpo",
         pytest.param("lora", marks=pytest.mark.slow),
         pytest.param("minibatches", marks=pytest.mark.slow),
+        "thoughts",
         "online_dpo",
     ],
 )
