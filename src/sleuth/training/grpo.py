@@ -146,11 +146,10 @@ def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
             f"engine.max_policy_lag = {lag}: {ranks.world} ranks gather the episodes of one step at a time; set 1, or "
             "train in one process"
         )
-    for name, table in (("env", stage.env), ("data", stage.data)):
-        if not ranks.alone and (why := table.one_process):
-            raise SleuthError(
-                f'{name}.kind = "{table.kind}": {why}, and not by {ranks.world} ranks; train in one process'
-            )
+    if not ranks.alone and (why := stage.data.one_process):
+        raise SleuthError(
+            f'data.kind = "{stage.data.kind}": {why}, and not by {ranks.world} ranks; train in one process'
+        )
 
 
 class GRPOTrainer(Trainer):
