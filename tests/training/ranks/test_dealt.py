@@ -28,11 +28,19 @@ from small_stages import through
 from test_stages_on_ranks import assert_same_run
 
 from benchmarks.ranks_killed import ranks_of
+from sleuth.answers.factory import reward_of
+from sleuth.cite.citation_reward import CitationRecipe
+from sleuth.cite.red_team import Attack, attack
+from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.cli.pipeline import run_recipe
+from sleuth.data.questions import load_questions
 from sleuth.engines.local.batching import BatchingEngine
 from sleuth.engines.remote.pool import PoolEngine
+from sleuth.evaluation.judge_exam import take_exam
 from sleuth.judges.cache import CachedJudge, VerdictCache
+from sleuth.judges.factory import JudgePool
 from sleuth.judges.pool import Ledger, NoAnswerError, ServerPool
+from sleuth.judges.tables import LexicalJudgeRecipe
 from sleuth.learn.models import load_model
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
@@ -359,6 +367,30 @@ def test_an_evaluation_of_which_a_rank_was_killed_goes_on_and_pays_for_no_verdic
     assert sum(len(judge.asked) for judge in judges) - paid - begun == paid - kept
     assert_same(records(folder), records(tmp_path / "1"))
     assert verdicts_in(folder) == verdicts_in(tmp_path / "1")
+
+
+# -- judges that are examined, and attacked ---------------------------------------------------------------------------
+
+
+def examined_and_attacked(ranks: Ranks, world: Path) -> tuple[dict[str, Any], Attack]:
+    """The card of the lexical judge, and what tricks it pays, without the time that was taken."""
+    card = take_exam(LexicalJudgeRecipe().open(), ["claims", "criteria"], ranks=ranks).as_json()
+    tasks = load_questions(world / "refiner_train.jsonl")
+    setting = RefineEnvRecipe.model_validate({"kind": "refine", "prompt": "bare", "mode": "answer_only"}).setting(
+        None, tasks
+    )
+    rewards = [CitationRecipe.model_validate({"kind": "citation"})]
+    with JudgePool(Path("nowhere")) as judge_pool:
+        reward = reward_of(rewards, setting.dialect, None, judge_pool)
+        attacked = asyncio.run(attack(tasks[:40], setting, reward, ranks))
+    return {name: value for name, value in card.items() if name != "seconds"}, attacked
+
+
+def test_exams_and_attacks_of_two_ranks_are_those_of_one_process(world):
+    [alone] = on_ranks(1, examined_and_attacked, world)
+    assert alone[0]["calls"] > 100
+    assert alone[1].rewards
+    assert on_ranks(2, examined_and_attacked, world) == [alone, alone]
 
 
 # -- the mechanism -----------------------------------------------------------------------------------------------------
