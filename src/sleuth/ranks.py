@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from sleuth.host.threads import in_thread
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +27,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this is rank 0, which writes the run folder, calls judges and prints."""
+        """Whether this is rank 0, which writes the run folder and prints."""
         return self.rank == 0
 
     @property
@@ -33,6 +38,49 @@ class Ranks:
     def share(self, count: int) -> slice:
         """This rank's contiguous part of `count` items; parts differ in length by at most one."""
         return slice(count * self.rank // self.world, count * (self.rank + 1) // self.world)
+
+    def dealt(self, items: Sequence[Item], work: Callable[[Sequence[Item], int], Sequence[Result]]) -> list[Result]:
+        """The results for all items in their order, on every rank. Each rank calls `work` with its share of the items
+        and the number of the first of them; a rank without a share does not. An error of one rank is raised on all of
+        them when each has ended its share, so that none waits for results that never come."""
+        mine = self.share(len(items))
+        found, error = list[Result](), None
+        try:
+            found += work(items[mine], mine.start) if items[mine] else ()
+        except Exception as raised:
+            error = raised
+        return self._joined(found, error)
+
+    async def deal(
+        self,
+        items: Sequence[Item],
+        work: Callable[[Sequence[Item], int], Awaitable[Sequence[Result]]],
+        before: Future[Any] | None = None,
+    ) -> list[Result]:
+        """As `dealt`, with work that is awaited. Ranks exchange their results, in a thread, when they have exchanged
+        those that `before` is the future of."""
+        mine = self.share(len(items))
+        found, error = list[Result](), None
+        try:
+            found += await work(items[mine], mine.start) if items[mine] else ()
+        except Exception as raised:
+            error = raised
+        if self.alone:
+            return self._joined(found, error)
+        if before is not None:
+            await asyncio.wrap_future(before)
+        return await in_thread(lambda: self._joined(found, error))
+
+    def _joined(self, mine: list[Result], error: Exception | None) -> list[Result]:
+        """The results of all ranks in rank order, or the error of the first rank that has one."""
+        if error is not None:
+            raise error
+        return mine
+
+    def shared(self, make: Callable[[], Item]) -> Item:
+        """What `make` returns on rank 0, as an object whose methods each rank may call when it likes: those of rank 0
+        run them. Raises the error of `make` on every rank."""
+        return make()
 
     def broadcast(self, work: Callable[[], Item]) -> Item:
         """Runs `work` on rank 0 only and returns its result, or raises its error, on every rank."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any
 
-from sleuth.host.threads import in_thread
-from sleuth.ranks import ALONE, Ranks
 from sleuth.render import Renderer
 from sleuth.types import (
     Action,
@@ -161,26 +158,11 @@ class Rollout:
         first_prompt: int = 0,
         reward: Reward | None = None,
         finished: Callable[[], None] = lambda: None,
-        ranks: Ranks = ALONE,
-        before: Future[Any] | None = None,
     ) -> list[Group]:
         """`samples` episodes of every task, as groups in the order of the tasks; `finished` is called after each
         episode. Prompts are numbered from `first_prompt`; an environment is made for its task and (prompt, sample).
         With a `reward` each group is scored as soon as its last episode has ended, while others are still being played.
-        The first error ends all.
-
-        Several `ranks` play a share of the tasks each, with the draws that one process would make, and all return all
-        groups; only the first rank has the `reward`, and scores them (see `scored`). They exchange their groups when
-        they have exchanged those that `before` is the future of."""
-        if not ranks.alone:
-            mine = ranks.share(len(tasks))
-            first_prompt += mine.start
-            played = await self.groups(
-                tasks[mine], make_env, samples=samples, first_prompt=first_prompt, finished=finished
-            )
-            if before is not None:
-                await asyncio.wrap_future(before)
-            return await scored(await in_thread(lambda: ranks.all_gather(played)), reward, ranks)
+        The first error ends all."""
         semaphore = asyncio.Semaphore(EPISODES_AT_ONCE)
 
         async def episode_of(prompt: int, task: Task, sample: int) -> Episode:
@@ -208,24 +190,9 @@ class Rollout:
         return [group.result() for group in groups]
 
 
-async def scored(groups: Sequence[Group], reward: Reward | None, ranks: Ranks = ALONE) -> list[Group]:
-    """The groups with their scores, all scored concurrently by the first rank, which alone has the `reward`. Every rank
-    returns them, or raises what it raised."""
-    found: list[Group] | Exception = []
-    if reward is not None:
-        try:
-            found = await asyncio.gather(*(_scored(group, reward) for group in groups))
-        except Exception as error:  # raised below on every rank, so that none waits for scores that never come
-            found = error
-    if ranks.alone:
-        return _result(found)
-    return await in_thread(lambda: ranks.broadcast(lambda: _result(found)))
-
-
-def _result(found: list[Group] | Exception) -> list[Group]:
-    if isinstance(found, Exception):
-        raise found
-    return found
+async def scored(groups: Sequence[Group], reward: Reward) -> list[Group]:
+    """The groups with their scores, all scored concurrently."""
+    return await asyncio.gather(*(_scored(group, reward) for group in groups))
 
 
 async def _scored(group: Group, reward: Reward) -> Group:

@@ -16,6 +16,7 @@ from typing import Any
 from sleuth.cite.claims import Claim, tagged
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.episodes.setting import Setting
+from sleuth.ranks import ALONE, Ranks
 from sleuth.training.loop import Figures
 from sleuth.training.rollout_worker import Hook, RolloutWorker
 from sleuth.types import Episode, Group, Passage, Reward, Segment, Task, Trajectory
@@ -137,20 +138,25 @@ class Attack:
         return f"{tried}: paid no less than an honest answer: {shown}"
 
 
-async def attack(tasks: Sequence[Task], setting: Setting, reward: Reward) -> Attack:
+async def attack(tasks: Sequence[Task], setting: Setting, reward: Reward, ranks: Ranks = ALONE) -> Attack:
     """Every trick on the first tasks with an honest answer, scored as episodes of the policy would be. A missing score
-    is left out together with the honest one."""
+    is left out together with the honest one. Each of several ranks scores a share of the tasks."""
     tried = [(task, honest) for task in tasks if (honest := honest_answer(task))][:TASKS]
-    pairs_of: dict[str, list[tuple[float, float]]] = {name: [] for name in TRICKS}
-    for task, honest in tried:
-        answers = tricks_on(honest)
-        turns = [_turn(setting, text) for text in (honest.text, *answers.values())]
-        episodes = [await _episode(task, setting, turn, sample=at) for at, turn in enumerate(turns)]
-        scores = await reward(Group(task=task, episodes=tuple(episodes)))
-        of_honest, *of_tricks = (score.value for score in scores)
-        for name, value in zip(answers, of_tricks, strict=True):
-            if value is not None and of_honest is not None:
-                pairs_of[name].append((value, of_honest))
+
+    async def paid(mine: Sequence[tuple[Task, HonestAnswer]], _: int) -> list[dict[str, tuple[float, float]]]:
+        """By task and trick, the reward of the trick and that of the honest answer."""
+        found = []
+        for task, honest in mine:
+            answers = tricks_on(honest)
+            turns = [_turn(setting, text) for text in (honest.text, *answers.values())]
+            episodes = [await _episode(task, setting, turn, sample=at) for at, turn in enumerate(turns)]
+            of_honest, *of_tricks = (score.value for score in await reward(Group(task=task, episodes=tuple(episodes))))
+            known = [(name, value) for name, value in zip(answers, of_tricks, strict=True) if value is not None]
+            found.append({} if of_honest is None else {name: (value, of_honest) for name, value in known})
+        return found
+
+    by_task = await ranks.deal(tried, paid)
+    pairs_of = {name: [pairs[name] for pairs in by_task if name in pairs] for name in TRICKS}
     means = {
         name: (fmean(t for t, _ in pairs), fmean(h for _, h in pairs)) for name, pairs in pairs_of.items() if pairs
     }
@@ -187,16 +193,15 @@ class RedTeam(Hook):
         self.worker = worker
 
     def opening(self) -> list[str]:
-        return [self.worker.context.ranks.broadcast(lambda: self._attack(self.worker.order.items).line())]
+        return [self._attack(self.worker.order.items).line()]
 
     def measure(self, step: int, groups: Sequence[Group]) -> Figures:
         if step % self.worker.stage.red_team_every:
             return {}
-        return self.worker.context.ranks.broadcast(lambda: self._attack([group.task for group in groups]).figures())
+        return self._attack([group.task for group in groups]).figures()
 
     def _attack(self, tasks: Sequence[Task]) -> Attack:
         worker = self.worker
-        assert worker.reward is not None  # only the first rank attacks
-        found = asyncio.run(attack(tasks, worker.setting, worker.reward))
-        worker.counted()  # the judge calls of an attack belong to no step
+        found = asyncio.run(attack(tasks, worker.setting, worker.reward, worker.context.ranks))
+        worker.count()  # the judge calls of an attack belong to no step
         return found

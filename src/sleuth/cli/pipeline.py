@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -42,8 +43,8 @@ from sleuth.types import SleuthError, Task
 
 
 def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact: bool = False) -> Path:
-    """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). All `ranks` train, and the
-    first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions, on
+    """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). All `ranks` train and measure.
+    With `exact`, raises SleuthError if a run is resumed with other library versions, on
     another kind of processor or with another number of threads; Interrupted if SIGTERM ends it."""
     with ending_at_sigterm():
         require_ranks(recipe, ranks)
@@ -52,7 +53,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
             PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
         split = partial(server_share, recipe, ranks=ranks.world)
         run_servers = RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split)
-        with closing(run_servers) as servers, LAUNCHER.starting(servers.serve):
+        with closing(run_servers) as servers, LAUNCHER.starting(ranks.shared(lambda: servers).serve):
             last = _run_each(recipe, folder, ranks, servers)
         ranks.broadcast(folder.require_written)
         return last
@@ -69,13 +70,13 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
             ranks.broadcast(partial(_require_made, recipe, made))
             awaiting -= made
         context = _context(recipe, index, folder, model, ranks=ranks, servers=servers)
-        run = partial(stage.run, context)
+        alone = replace(context, ranks=ALONE)
         with folder.costing(stage.name, "total"):
             if stage.trains:
-                model = str(run())
+                model = str(stage.run(context))
             else:
                 with failing():
-                    ranks.broadcast(run)
+                    stage.run(context) if stage.measures else ranks.broadcast(partial(stage.run, alone))
         release_cached_memory()
         if stage.trains:
             trained = context
@@ -86,7 +87,7 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
                 )
         elif trained is not None:
             ranks.broadcast(partial(trained.checkpoints.write_card, Path(model)))
-        ranks.broadcast(partial(stage.require_passed, context))
+        ranks.broadcast(partial(stage.require_passed, alone))
     return Path(model)
 
 

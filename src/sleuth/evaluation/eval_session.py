@@ -33,6 +33,7 @@ from sleuth.judges.cache import NamedJudge
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.device import is_out_of_memory
 from sleuth.learn.models import context_of, load_model, load_outline, plain_line
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of
 from sleuth.recipe.rewards import MeasuredFields, RewardFields, RewardInputs, unfit_rewards
@@ -51,12 +52,14 @@ there are none: `sleuth.training.engines.evaluation_pool`."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedModel:
-    """A model in this process, read from the folder or hub id `name`. With `open_pool` servers generate for it."""
+    """A model in this process, read from the folder or hub id `name`. With `open_pool` servers generate for it. All of
+    several `ranks` have it, and each takes a share of what it is asked."""
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     open_pool: OpenPool | None = None
+    ranks: Ranks = ALONE
 
     @property
     def max_positions(self) -> int:
@@ -80,10 +83,10 @@ class NamedModel:
             local.sleep()
 
 
-def load_named(name: str, recipe: Recipe, open_pool: OpenPool | None = None) -> NamedModel:
+def load_named(name: str, recipe: Recipe) -> NamedModel:
     """A folder or a hub id, in the recipe's precision, on its device. Raises SleuthError if there is no such model."""
     model, tokenizer = load_model(name, dtype=recipe.dtype, device=recipe.device)
-    return NamedModel(name=name, model=model, tokenizer=tokenizer, open_pool=open_pool)
+    return NamedModel(name=name, model=model, tokenizer=tokenizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +103,7 @@ class EvalSession:
     the samples, so that sets of questions with the same seed have different draws. A `scorer` other than the strict one
     is reported beside it, and so are the user's functions among the `rewards` and what is `measured`. With a `pool` its
     servers generate, which have the weights of `model`. A refiner's claims are judged by `judge`, the lexical one if
-    that is None."""
+    that is None. Of several `ranks` each asks and scores a share of the questions."""
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
@@ -117,11 +120,16 @@ class EvalSession:
     measured: Sequence[PaidScores] = ()
     pool: PoolEngine | None = None
     judge: NamedJudge | None = None
+    ranks: Ranks = ALONE
 
     def ask(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
         """`samples` scored episodes for each task, in order."""
-        with _out_of_memory_hint(self.slots, self.context):
-            return asyncio.run(self._play(tasks, name))
+
+        def ask(mine: Sequence[Task], first: int) -> list[tuple[Episode, Score]]:
+            with _out_of_memory_hint(self.slots, self.context):
+                return asyncio.run(self._play(mine, first, name))
+
+        return self.ranks.dealt(tasks, ask)
 
     def local_engine(self) -> BatchingEngine:
         """An engine in this process. Raises SleuthError if the model is on a server."""
@@ -179,7 +187,7 @@ class EvalSession:
             raise SleuthError(f"{self.model.server.url} has the model, but this needs the weights in this process")
         return self.model
 
-    async def _play(self, tasks: Sequence[Task], name: str) -> list[tuple[Episode, Score]]:
+    async def _play(self, tasks: Sequence[Task], first: int, name: str) -> list[tuple[Episode, Score]]:
         async with self._engine() as engine:
             rollout = Rollout(
                 engine=engine,
@@ -188,8 +196,10 @@ class EvalSession:
                 temperature=self.temperature,
                 key=(self.seed, *self.draw),
             )
-            with ProgressBar(name, len(tasks) * self.samples) as bar:
-                groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
+            with ProgressBar(name, len(tasks) * self.samples, silent=not self.ranks.first) as bar:
+                groups = await rollout.groups(
+                    tasks, self.setting.env, samples=self.samples, first_prompt=first, finished=bar.advance
+                )
         by = self.rewards, self.judge, self.measured
         reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, *by)
         scored_groups = await scored(groups, reward)

@@ -16,8 +16,9 @@ from sleuth import family
 from sleuth.evaluation.exam_card import ExamCard, exam_card, in_words
 from sleuth.host.atomic import write_text
 from sleuth.host.threads import to_stderr
-from sleuth.judges.exam import ExamQuestion, sit_exam
+from sleuth.judges.exam import ExamAnswer, ExamQuestion, sit_exam
 from sleuth.judges.factory import JudgePool, JudgeUse, OpenJudge, count_calls, judge_of, require_judge
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.judges import ON_SHEETS, JudgeFields, ServedModelRecipe, Skill
 from sleuth.runs.eval_file import CARDS_FILE, read_cards
 from sleuth.runs.progress import ProgressBar
@@ -33,13 +34,21 @@ def take_exam(
     skills: Sequence[Skill] | None = None,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    ranks: Ranks = ALONE,
 ) -> ExamCard:
-    """The card of a judge after a whole exam in these skills, or in all that it has; cached verdicts are not used."""
+    """The card of a judge after a whole exam in these skills, or in all that it has; cached verdicts are not used. Each
+    of several ranks asks about a share of the people."""
     paper = exam_paper(PEOPLE, opened.skills if skills is None else skills)
     started, before = time.perf_counter(), opened.ledger.calls if opened.ledger else 0
-    answers = asyncio.run(sit_exam(paper, opened.judge, opened.pairs, opened.sheets, progress=progress))
-    asked = len(answers) + sum(answer.repeated is not None for answer in answers)
-    calls = opened.ledger.calls - before if opened.ledger else asked
+
+    def asked_about(people: Sequence[int], _: int) -> list[ExamAnswer]:
+        mine = [question for question in paper if question.subject in people]
+        return asyncio.run(sit_exam(mine, opened.judge, opened.pairs, opened.sheets, progress=progress))
+
+    answers = sorted(ranks.dealt(range(PEOPLE), asked_about), key=lambda answer: answer.question.on_sheet)
+    calls = len(answers) + sum(answer.repeated is not None for answer in answers)
+    if opened.ledger is not None:
+        calls = int(ranks.all_reduce({"calls": opened.ledger.calls - before})["calls"])
     return exam_card(opened.identity, answers, calls=calls, seconds=time.perf_counter() - started)
 
 
@@ -49,14 +58,19 @@ def require_accurate(
     """The cards of the judges that have a `least_accuracy` in the recipe, also in `CARDS_FILE` beside the verdicts. A
     judge that passed in all that it is asked for is not examined again; cards of earlier versions say nothing of that.
 
-    Raises SleuthError if the server of a judge does not answer, or if a judge is below its bar in what it is asked for.
+    The ranks of the pool call this together. Raises SleuthError if the server of a judge does not answer, or if a judge
+    is below its bar in what it is asked for.
     """
-    judges = [*judges]
-    for use in judges:
-        if isinstance(use.judge, ServedModelRecipe):  # it answered when the run began, which may be days ago
-            require_judge(use)
-            judge_pool.open(use.judge)  # starts its server, before an engine takes the rest of a shared card
-    passed = read_cards(judge_pool.folder)
+    judges, ranks = [*judges], judge_pool.ranks
+
+    def earlier() -> dict[str, dict[str, Any]]:
+        for use in judges:
+            if isinstance(use.judge, ServedModelRecipe):  # it answered when the run began, which may be days ago
+                require_judge(use)
+        return read_cards(judge_pool.folder)
+
+    passed = ranks.broadcast(earlier)
+    judge_pool.start(judges)  # before an engine takes the rest of a shared card
     cards: dict[str, dict[str, Any]] = {}
     examined = [use for use in judges if use.judge.required_accuracy is not None]
     for use in examined:
@@ -66,10 +80,10 @@ def require_accurate(
         ]
         card = cards.get(opened.identity) or passed.get(opened.identity) or {}
         if lacking := [skill for skill in dict.fromkeys(needed) if skill not in card.get("skills", ())]:
-            card = _examine(opened, [*card.get("skills", ()), *lacking], say)
+            card = _examine(opened, [*card.get("skills", ()), *lacking], say, ranks)
         _require(f"the judge of {use.of}", card, use.skills, use.judge.required_accuracy or 0.0, "trained")
         cards[opened.identity] = card
-    if passed | cards != passed:
+    if ranks.first and passed | cards != passed:
         judge_pool.folder.mkdir(parents=True, exist_ok=True)
         write_text(judge_pool.folder / CARDS_FILE, cards_json([*(passed | cards).values()]))
     return [*cards.values()]
@@ -113,22 +127,24 @@ def _mark_line(skill: Skill, mark: Mapping[str, Any]) -> str:
     )
 
 
-def _examine(opened: OpenJudge, skills: Sequence[Skill], say: Callable[[str], None]) -> dict[str, Any]:
-    """The card as plain values; its findings are told to `say`."""
+def _examine(
+    opened: OpenJudge, skills: Sequence[Skill], say: Callable[[str], None], ranks: Ranks = ALONE
+) -> dict[str, Any]:
+    """The card as plain values; the first rank tells its findings to `say`."""
     with ExitStack() as stack:
         bar: ProgressBar | None = None
 
         def progress(done: int, total: int) -> None:
             nonlocal bar
-            bar = bar or stack.enter_context(ProgressBar("exam of the judge", total))
+            bar = bar or stack.enter_context(ProgressBar("exam of the judge", total, silent=not ranks.first))
             bar.advance(done - bar.done)
 
-        exam = take_exam(opened, skills, progress=progress)
+        exam = take_exam(opened, skills, progress=progress, ranks=ranks)
     card = exam.as_json()
-    for skill, mark in card["skills"].items():
-        say(f"the judge {exam.judge} {_mark_line(skill, mark)}")
-    for line in (*exam.faults, *(f"is too often wrong about {kind}" for kind in exam.weak)):
-        say(f"the judge {exam.judge} {line}")
+    marks = [_mark_line(skill, mark) for skill, mark in card["skills"].items()]
+    for line in (*marks, *exam.faults, *(f"is too often wrong about {kind}" for kind in exam.weak)):
+        if ranks.first:
+            say(f"the judge {exam.judge} {line}")
     return card
 
 

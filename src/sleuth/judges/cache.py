@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol, Self
 
 from sleuth.host.connections import CallClock
@@ -21,16 +22,19 @@ Item = Case | AnySheet | Pair
 FORMAT = 1  # sqlite's user_version
 APPLICATION_ID = 0x51E07
 BUSY_SECONDS = 30.0  # timeout for another process's write lock
+CLAIMED_SECONDS = 0.02  # between looks at verdicts that another rank is asking for
 
 
 class VerdictCache:
     """An sqlite file of verdicts, each durable against a kill of the process once `put` returns. Several processes may
-    share it on a local disk (sqlite's locks do not hold on every network disk)."""
+    share it on a local disk (sqlite's locks do not hold on every network disk); threads of one process always may, and
+    whoever is about to pay for verdicts has a claim on them."""
 
     def __init__(self, path: Path) -> None:
         """Opens or creates `path`. Raises SleuthError if it is another kind of file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        self._lock, self._claimed = Lock(), set[str]()
         try:
             self._file = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._require_ours(path)
@@ -50,6 +54,22 @@ class VerdictCache:
         row = self._file.execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone()
         return Verdict(**json.loads(row[0])) if row else None
 
+    def claim(self, keys: Sequence[str]) -> list[Verdict] | None:
+        """The verdicts under these keys if all are stored. Else none, and the caller has the claim on them until it
+        calls `release`; None if another has it."""
+        with self._lock:
+            if keys[0] in self._claimed:
+                return None
+            stored = [verdict for key in keys if (verdict := self.get(key)) is not None]
+            if len(stored) == len(keys):
+                return stored
+            self._claimed.add(keys[0])
+            return []
+
+    def release(self, keys: Sequence[str]) -> None:
+        """Ends a claim, whatever came of it."""
+        self._claimed.discard(keys[0])
+
     def put(self, key: str, judge: str, verdict: Verdict) -> None:
         """Stores a verdict; the first one under a key stays. Raises SleuthError if the disk is full, since to go on
         would mean paying for it twice."""
@@ -61,10 +81,14 @@ class VerdictCache:
         row = self._file.execute("SELECT calls FROM calls WHERE judge = ?", (judge,)).fetchone()
         return row[0] if row else 0
 
-    def count_call(self, judge: str) -> None:
-        """Counts a call of a judge, durably. Raises SleuthError if the disk is full."""
-        counted = "INSERT INTO calls VALUES (?, 1) ON CONFLICT (judge) DO UPDATE SET calls = calls + 1"
-        self._write("a call could not be counted", counted, (judge,))
+    def count_call(self, judge: str, budget: int) -> int:
+        """Counts a call of a judge, durably, unless `budget` calls were made; the calls that were made before. Raises
+        SleuthError if the disk is full."""
+        with self._lock:
+            if (made := self.calls(judge)) < budget:
+                counted = "INSERT INTO calls VALUES (?, 1) ON CONFLICT (judge) DO UPDATE SET calls = calls + 1"
+                self._write("a call could not be counted", counted, (judge,))
+            return made
 
     def _write(self, problem: str, statement: str, row: tuple[str, ...]) -> None:
         try:
@@ -153,22 +177,27 @@ class CachedJudge:
 
     async def _verdicts(self, item: Item) -> list[Verdict]:
         [first, *_] = keys = self._keys(item)
-        verdicts = None if first in self._pending else self._stored(keys)
-        fresh = first not in self._pending and verdicts is None
-        self.tally.asked += fresh
-        self.tally.cached += not fresh
-        if fresh:
+        if first in self._pending:
+            self.tally.cached += 1
+        else:
             self._pending[first] = asyncio.ensure_future(self._fetch(keys, item))
-        if verdicts is None:  # shielded: another caller may wait for the same task
-            verdicts = await asyncio.shield(self._pending[first])
+        verdicts = await asyncio.shield(self._pending[first])  # another caller may wait for the same task
         return list(map(self.tally.enter, verdicts))
 
-    def _stored(self, keys: Sequence[str]) -> list[Verdict] | None:
-        """The verdicts stored under the keys; None if any is missing."""
-        verdicts = [verdict for key in keys if (verdict := self._cache.get(key)) is not None]
-        return verdicts if len(verdicts) == len(keys) else None
-
     async def _fetch(self, keys: Sequence[str], item: Item) -> list[Verdict]:
+        """The stored verdicts, or else the judge's, once nobody else is asking it for them."""
+        pending = self._pending
+        try:
+            while (stored := self._cache.claim(keys)) is None:
+                await asyncio.sleep(CLAIMED_SECONDS)
+            self.tally.asked += not stored
+            self.tally.cached += bool(stored)
+            return stored or await self._paid(keys, item)
+        finally:
+            del pending[keys[0]]
+
+    async def _paid(self, keys: Sequence[str], item: Item) -> list[Verdict]:
+        """The judge's verdicts, stored and no longer claimed."""
         limits = NO_RETRIES if isinstance(item, Pair) else self._retry_limits
         deadline = time.monotonic() + limits.seconds
         try:
@@ -182,7 +211,7 @@ class CachedJudge:
                     self._cache.put(key, self.identity, verdict)
             return verdicts
         finally:
-            del self._pending[keys[0]]
+            self._cache.release(keys)
 
     async def _ask(self, item: Item, count: int) -> list[Verdict]:
         if self._judge is None:

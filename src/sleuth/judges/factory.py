@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,11 +18,11 @@ from sleuth.host.threads import to_stderr
 from sleuth.judges.cache import CachedJudge, NamedJudge, RetryLimits, VerdictCache
 from sleuth.judges.http import JsonClient
 from sleuth.judges.pool import Ledger, base_url
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.judges import (
     ON_SHEETS,
     UNAVAILABLE_SECONDS,
     UNSEEN,
-    JudgedFields,
     JudgeFields,
     ServedModelRecipe,
     Skill,
@@ -141,7 +141,8 @@ def count_calls(ledger: Ledger | None, name: str, out: Path) -> None:
 
 
 def _count_in(file: VerdictCache, ledger: Ledger, name: str) -> None:
-    ledger.calls, ledger.count = file.calls(name), partial(file.count_call, name)
+    assert ledger.budget is not None
+    ledger.calls, ledger.count = file.calls(name), partial(file.count_call, name, ledger.budget)
 
 
 def connect(recipe: ServedModelRecipe, kind: type[Client]) -> Client:
@@ -177,10 +178,13 @@ class JudgePool:
     """The judges of a stage, each opened once. Those that are models cache verdicts in the file `verdicts`. With `asks`
     false only cached verdicts are returned.
 
-    Use it as a context manager, or `close` it.
+    On several `ranks` each has a pool, and they call `start` together. Rank 0 has the file and starts servers; each
+    makes its share of the concurrent calls, and none pays for what another has paid for. Use it as a context manager,
+    or `close` it.
     """
 
-    def __init__(self, verdicts: Path, *, asks: bool = True) -> None:
+    def __init__(self, verdicts: Path, *, asks: bool = True, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
         self._verdicts = verdicts
         self._asks = asks
         self._opened: dict[str, OpenJudge] = {}
@@ -196,16 +200,25 @@ class JudgePool:
         """The judge without its cache. A budget of calls goes on from what earlier processes of the run have spent."""
         key = recipe.model_dump_json()
         if key not in self._opened:
+            if isinstance(recipe, ServedModelRecipe):
+                recipe = recipe.model_copy(update={"at_once": max(1, recipe.at_once // self.ranks.world)})
             opened = self._opened[key] = open_started(recipe) if self._asks else recipe.open()
             if opened.ledger is not None and opened.ledger.budget is not None and self._asks:
                 _count_in(self._cache(), opened.ledger, opened.identity)
         return self._opened[key]
 
-    def start(self, rewards: Sequence[JudgedFields]) -> None:
-        """Starts the servers of all judges of these rewards that have to be."""
-        for judge in (judge for reward in rewards for judge in reward.judges()):
-            if isinstance(judge, ServedModelRecipe) and judge.launch is not None:
-                self.open(judge)
+    def start(self, uses: Iterable[JudgeUse]) -> None:
+        """Opens the file of verdicts if one of these judges is a model, and starts the servers that have to be."""
+        judges = [use.judge for use in uses]
+        if any(judge.keeps_verdicts for judge in judges):
+            self._cache()
+
+        def start() -> None:
+            for judge in judges:
+                if isinstance(judge, ServedModelRecipe) and judge.launch is not None:
+                    self.open(judge)
+
+        self.ranks.broadcast(start)
 
     def identity(self, recipe: JudgeFields) -> str:
         """As `identity_of`, with a judge that is opened once."""
@@ -233,16 +246,19 @@ class JudgePool:
             self._cached[key] = CachedJudge(asked, self._cache(), opened.limits, identity=opened.identity)
         return self._cached[key]
 
-    def figures(self) -> dict[str, float | None]:
-        """How the questions since the last call were answered; without judges that have no cache."""
+    def figures(self, ranks: Ranks = ALONE) -> dict[str, float | None]:
+        """How the questions since the last call were answered, on all `ranks` together; without judges that have no
+        cache."""
         counts: Counter[str] = Counter()
         for judge in self._cached.values():
             counts.update(judge.tally.take())
-        return {f"judge_{name}": count for name, count in counts.items()}
+        total = ranks.all_reduce(counts)
+        return {f"judge_{name}": int(total[name]) for name in counts}
 
-    def seconds(self) -> dict[str, float | None]:
-        """How long the slowest judge was waited for since the last call."""
-        return {"seconds_judges": max(judge.clock.take() for judge in self._cached.values())} if self._cached else {}
+    def seconds(self, ranks: Ranks = ALONE) -> dict[str, float | None]:
+        """How long the slowest judge was waited for since the last call, on the slowest of `ranks`."""
+        waited = ranks.all_gather([judge.clock.take() for judge in self._cached.values()])
+        return {"seconds_judges": max(waited)} if waited else {}
 
     def close(self) -> None:
         """Closes the caches, which are written already."""
@@ -257,7 +273,7 @@ class JudgePool:
 
     def _cache(self) -> VerdictCache:
         if self._file is None:
-            self._file = VerdictCache(self._verdicts)
+            self._file = self.ranks.shared(lambda: VerdictCache(self._verdicts))
         return self._file
 
 

@@ -278,16 +278,16 @@ class AdaptiveConcurrency:
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """Counts `calls`. `budget` limits them; None is no limit. `count` is called with each, to count it where it
-    outlives the process."""
+    """Counts `calls`. `budget` limits them; None is no limit. `count` counts a call within the budget where it outlives
+    the process, and returns those of all processes before it."""
 
     budget: int | None = None
     calls: int = 0
-    count: Callable[[], None] = lambda: None
+    count: Callable[[], int] | None = None
 
     def spend(self) -> None:
         """Counts a call. Raises NoAnswerError if none is left."""
-        if self.budget is not None and self.calls >= self.budget:
+        made = self.calls if self.count is None else self.count()
+        if self.budget is not None and made >= self.budget:
             raise NoAnswerError(f"the budget of {self.budget:,} calls is spent; raise `budget` for more")
         self.calls += 1
-        self.count()

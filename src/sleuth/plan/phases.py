@@ -142,7 +142,10 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
         if isinstance(stage, EvaluateRecipe) and stage.data.suite is not None:
             suite, per_set = SUITES.get(str(stage.data.suite)), stage.data.per_set
             questions = suite.asked(per_set) if suite else None if per_set is None else SETS * per_set
-        prompts, samples = None if questions is None else questions * stage.arms, stage.samples_of_each
+        prompts, samples = (
+            None if questions is None else math.ceil(questions / ranks) * stage.arms,
+            stage.samples_of_each,
+        )
     elif isinstance(stage, TrainingRecipe):
         stage, prompts, samples = stage.player(recipe, index)
         prompts = math.ceil(prompts / ranks)
@@ -231,7 +234,7 @@ class StagePlan:
         if not isinstance(stage, TrainingRecipe):
             if self.played is not None:  # else a teacher elsewhere generates
                 yield self._generation("evaluation", {"weights": stage.models * weights}, {}, self.played)
-                yield from self._servers(1)  # the first rank evaluates
+                yield from self._servers(self.machine.ranks)
             return
         learner = self.learner
         if self.played is not None:

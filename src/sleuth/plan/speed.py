@@ -190,7 +190,7 @@ def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase], t
     if card is None:
         return counts
     speed = Speed(card=card, passes=planned.passes, ranks=planned.machine.ranks)
-    played, generating = planned.played, planned.machine.ranks if stage.trains else 1  # the first rank evaluates
+    played, generating = planned.played, planned.machine.ranks
     if (on_servers := planned.on_servers(generating)) is not None:
         played, generating = on_servers, planned.machine.servers
     generation, sampled = None, 0
@@ -293,7 +293,7 @@ def _searching(planned: StagePlan, searches: int, threads: int) -> tuple[float, 
     if folder is None or card is None or card.scan_seconds is None:
         return 0.0, f"{what}, which are not in the time: {folder or 'their server'} is no index whose speed is known"
     if card.kind == "bm25":  # searched in the thread of each rank that plays
-        threads = min(threads, planned.machine.ranks if planned.stage.trains else 1)
+        threads = min(threads, planned.machine.ranks)
     spent, there = searches * card.scan_seconds, "" if is_index(folder) else ", as `sleuth get` will write it"
     index = f"{folder} ({' '.join(filter(None, (card.kind, card.storage)))}, {card.count:,} passages{there})"
     return spent / threads, f"{what} of {index}: {spent:,.1f} seconds of a thread, divided by {threads}"

@@ -17,6 +17,7 @@ from sleuth.answers.match import exact_match, token_f1
 from sleuth.data.spans import STOP_WORDS, answer_spans, sentences
 from sleuth.engines.local.plain_engine import open_engine
 from sleuth.evaluation.intervals import Measured, paired_bootstrap, share
+from sleuth.ranks import ALONE, Ranks
 from sleuth.read.texts import ReadingQuestion
 from sleuth.read.tokens import ANSWER_TOKENS, ANSWERED, QUOTE_TOKENS, ReadingTokens
 from sleuth.types import Sampling
@@ -78,8 +79,10 @@ def examine(
     prompts: Sequence[tuple[int, ...]],
     *,
     log: Callable[[str], None],
+    ranks: Ranks = ALONE,
 ) -> ReadingExam:
-    """The model's greedy answers to the questions, each with its prompt, by the engine of this process."""
+    """The model's greedy answers to the questions, each with its prompt, by the engine of this process; on several
+    ranks each answers a share."""
     context = max(map(len, prompts)) + LONGEST_ANSWER
     engine = open_engine(model, tokens.tokenizer, slots=SLOTS, context=context, log=log)
 
@@ -87,13 +90,16 @@ def examine(
         sampling = Sampling(max_tokens=LONGEST_ANSWER, temperature=0.0, stops=(ANSWERED,), key=(number,))
         return tokens.answer((await engine.complete(prompt, sampling)).tokens)
 
-    async def answer_all() -> list[str]:
-        return await asyncio.gather(*(answer(number, prompt) for number, prompt in enumerate(prompts)))
+    async def answer_all(mine: Sequence[tuple[int, ...]], first: int) -> list[str]:
+        return await asyncio.gather(*(answer(number, prompt) for number, prompt in enumerate(mine, first)))
+
+    def by_window(mine: Sequence[ReadingQuestion], _: int) -> list[str]:
+        return [window_answer(question.question, question.passage.text) for question in mine]
 
     return ReadingExam(
         questions=questions,
-        answers=asyncio.run(answer_all()),
-        window_answers=[window_answer(question.question, question.passage.text) for question in questions],
+        answers=ranks.dealt(prompts, lambda mine, first: asyncio.run(answer_all(mine, first))),
+        window_answers=ranks.dealt(questions, by_window),
     )
 
 

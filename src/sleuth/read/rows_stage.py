@@ -147,7 +147,7 @@ class ReadingTrainer(SFTTrainer):
         figures = self.learn(batch, started)
         self.exam = None
         if self.stage.saves_at(step):
-            self.exam = self.context.ranks.broadcast(lambda: self._examine(whole=step == self.stage.last_step))
+            self.exam = self._examine(whole=step == self.stage.last_step)
             figures |= {f"{HELD_OUT}{name}": measured.value for name, measured in self.exam.figures().items()}
         return figures
 
@@ -171,7 +171,7 @@ class ReadingTrainer(SFTTrainer):
         if not whole and len(asked) > SAMPLED_QUESTIONS:
             asked = random.Random(0).sample(asked, SAMPLED_QUESTIONS)
         prompts = [self.rows.prompt(number, question) for number, question in enumerate(asked)]
-        exam = examine(self.model, self.tokens, asked, prompts, log=self.context.folder.say)
+        exam = examine(self.model, self.tokens, asked, prompts, log=self.context.folder.say, ranks=self.context.ranks)
         if whole:
             name = f"{self.context.stage.name}_held_out"
             file = self.context.folder.eval / f"{name}.json"

@@ -34,8 +34,6 @@ class EnvFields(KindTable):
 
     compares_answers: ClassVar[bool] = True
     """Whether evaluations compare answers with golden ones; else they have a measure of their own."""
-    one_process: ClassVar[str] = ""
-    """Why only one process can train on its episodes; empty: any number can."""
     needs_index: ClassVar[bool] = True
     """Whether a model that plays here needs an index."""
 

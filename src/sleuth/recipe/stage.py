@@ -35,7 +35,8 @@ class StageFields(JudgedFields):
     trains: ClassVar[bool] = False
     """Whether it changes the model."""
     measures: ClassVar[bool] = False
-    """Whether it writes evaluation files."""
+    """Whether it writes evaluation files. On several ranks each then runs it, with a share of what it asks; of other
+    stages that do not train the first rank does."""
     plays_like: ClassVar[Literal["next", "nearest"] | None] = None
     """The `grpo` stage whose servers play it: the next one, or the nearest; None: it plays in its process."""
     models: ClassVar[int] = 1

@@ -208,8 +208,7 @@ class CreditAssignment(Hook):
             for episode, score in zip(group.episodes, group.scores, strict=True)
             if self.counts(score)
         ]
-        mine = episodes[ranks.share(len(episodes))]
-        found = ranks.all_gather(self.budget.run(lambda budget: self.spans(mine, budget)))
+        found = ranks.dealt(episodes, lambda mine, _: self.budget.run(lambda budget: self.spans(mine, budget)))
         credits = {id(episode): self._credits(spans) for episode, spans in zip(episodes, found, strict=True)}
 
         def with_credits(episode: Episode, score: Score) -> Score:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -46,7 +47,7 @@ def run(stage: WarmStartRecipe, context: StageContext) -> Path:
     if (last := finished(context, saved)) is not None:
         return last
     lesson = Lesson(stage, context)
-    rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
+    rows = lesson.rows()
     return train(stage, context, WarmStartTrainer(lesson, rows, saved), saved) if rows else Path(context.model)
 
 
@@ -94,8 +95,7 @@ class WarmStartTrainer(SFTTrainer):
 
 class Lesson:
     """The episodes of one warm start, a function of the model that it starts from: a run that goes on plays them again.
-    `protocol` is that of the trained rows; `summary` has the number of episodes, once `rows` has played them, on the
-    first rank."""
+    `protocol` is that of the trained rows; `summary` has the number of episodes, once `rows` has played them."""
 
     def __init__(self, stage: WarmStartRecipe, context: StageContext) -> None:
         self.stage = stage
@@ -114,7 +114,8 @@ class Lesson:
         self.summary = ""
 
     def rows(self) -> list[Row]:
-        """The right episodes under the hint, without the hint; none if the policy searches by itself."""
+        """The right episodes under the hint, without the hint; none if the policy searches by itself. Each rank plays a
+        share of them."""
         name, below = self.stage.name, self.stage.below
         pool = evaluation_pool(self.context, self.model, self.tokenizer, self.played_as.context)
         own = self._play(pool, self.real, OWN, samples=1)
@@ -128,7 +129,10 @@ class Lesson:
         is_kept, in_words = KEPT[self.stage.taught]
         kept = [episode for episode, score in played if is_kept(episode, score)]
         renderer, context = Renderer(self.tokenizer, self.real.dialect.tags), self.played_as.context
-        rows = asyncio.run(without_hints(kept, self.real, self.hinted, renderer, context=context))
+        unhinted = partial(without_hints, real=self.real, hinted=self.hinted, renderer=renderer, context=context)
+        rows: dict[tuple[int, ...], Row] = {}  # of equal ones the first
+        for row in self.context.ranks.dealt(kept, lambda mine, _: asyncio.run(unhinted(mine))):
+            rows.setdefault(row.tokens, row)
         found = f"of {len(played)} episodes under the hint {len(kept)} {in_words}"
         if len(rows) < LEAST:
             raise RunFailed(
@@ -136,7 +140,7 @@ class Lesson:
                 f"needs {LEAST}: take more prompts, easier questions or another hint"
             )
         self.summary += f"; {found}: {len(rows)} different ones are trained"
-        return rows
+        return [*rows.values()]
 
     def _play(self, pool: PoolEngine | None, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
         """Episodes of the policy, with their strict scores."""
@@ -154,6 +158,7 @@ class Lesson:
             seed=seed,
             draw=(*of_stage, arm),
             pool=pool,
+            ranks=self.context.ranks,
         )
         return session.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 
@@ -161,12 +166,12 @@ class Lesson:
 async def without_hints(
     episodes: Sequence[Episode], real: Setting, hinted: Setting, renderer: Renderer, *, context: int
 ) -> list[Row]:
-    """Each episode without the hint, in at most `context` tokens; of equal ones the first is kept.
+    """Each episode without the hint, if that is at most `context` tokens.
 
     In the same dialect the prompt is replaced, and everything after it stays, token by token. In another one every turn
     is translated and given to the real environment, whose replies then stand between the turns.
     """
-    rows: dict[tuple[int, ...], Row] = {}
+    rows: list[Row] = []
     for episode in episodes:
         if real.dialect == hinted.dialect:
             marked = await _with_real_prompt(episode, real, hinted, renderer)
@@ -175,8 +180,8 @@ async def without_hints(
         tokens = tuple(token for segment, _ in marked for token in segment.tokens)
         if marked and len(tokens) <= context:
             trained = tuple(is_trained for segment, is_trained in marked for _ in segment.tokens)
-            rows.setdefault(tokens, Row(tokens=tokens, trained=trained))
-    return list(rows.values())
+            rows.append(Row(tokens=tokens, trained=trained))
+    return rows
 
 
 async def _with_real_prompt(episode: Episode, real: Setting, hinted: Setting, renderer: Renderer) -> Marked:

@@ -51,7 +51,7 @@ def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
     saved = last_saved(context)
     if (last := finished(context, saved)) is not None:
         return last
-    with JudgePool(context.folder.verdicts) as judge_pool:
+    with JudgePool(context.folder.verdicts, ranks=context.ranks) as judge_pool:
         return train(stage, context, DPOTrainer(stage, context, saved, judge_pool), saved)
 
 
@@ -77,10 +77,9 @@ class DPOTrainer(Trainer):
         taken = saved.state["asked"] if saved else 0
         self.order = InfiniteSampler(self.excerpts.tasks, seed=context.key, taken=taken)
         asked = stage.asked_rewards
-        made = [reward.build(judge_pool) for reward in asked] if ranks.first else []  # they call the judges
-        self.reward = TotalReward(made, [reward.weight for reward in asked]) if ranks.first else None
+        self.judges = require_accurate(judges_in(asked), judge_pool, folder.say)
+        self.reward = TotalReward([one.build(judge_pool) for one in asked], [one.weight for one in asked])
         self.reward_spec = reward_spec_of(stage.reward)
-        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(asked), judge_pool, folder.say))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = local_engine(context, self.model, self.tokenizer, window)
         reference = starting_weights(context, self.model, saved) if stage.loss.kind == "dpo" else None
@@ -121,7 +120,8 @@ class DPOTrainer(Trainer):
             store_rollouts(self.context, step, groups, signs)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
         judged = pool_figures(groups, choices) if choices else {}
-        asked = self.judge_pool.figures() | self.judge_pool.seconds()
+        ranks = self.context.ranks
+        asked = self.judge_pool.figures(ranks) | self.judge_pool.seconds(ranks)
         return {"judged_by": self.judged_by, **judged, **asked, **update, **seconds}
 
     def note(self, figures: Figures) -> str:
@@ -160,15 +160,16 @@ class DPOTrainer(Trainer):
         key = (*self.context.key, step)
         if stage.loss.kind == "original_nll":
             return pools_of(tasks, [[] for _ in tasks]), []
-        mine = self.context.ranks.share(len(tasks))
         sampling = Sampling(
             max_tokens=stage.data.suffix_tokens, temperature=stage.sampling.temperature, stops=stage.stops, key=key
         )
-        own = await continuations(
-            tasks[mine], self.engine, sampling, samples=stage.samples_per_prompt, first_prompt=first + mine.start
-        )
-        pools = self.context.ranks.all_gather(pools_of(tasks[mine], own))
-        groups = await scored(pools, self.reward, self.context.ranks)
+        samples = stage.samples_per_prompt
+
+        async def scored_pools(mine: Sequence[Task], at: int) -> list[Group]:
+            own = await continuations(mine, self.engine, sampling, samples=samples, first_prompt=first + at)
+            return await scored(pools_of(mine, own), self.reward)
+
+        groups = await self.context.ranks.deal(tasks, scored_pools)
         return groups, [choose(group, key) for group in groups]
 
     def _update(self, groups: Sequence[Group], choices: Sequence[Choice]) -> Figures:

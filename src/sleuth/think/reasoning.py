@@ -10,22 +10,20 @@ import asyncio
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.evaluation.paired import evaluation_line
 from sleuth.render import encode
 from sleuth.runs.progress import ProgressBar
 from sleuth.think.problems import Problem, extract, is_right, load_problems
 from sleuth.think.tables import ReasonRecipe
-from sleuth.training.engines import evaluation_pool
-from sleuth.training.evaluate_stage import store_eval, stored_eval
+from sleuth.training.evaluate_stage import model_to_measure, store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
 
@@ -60,7 +58,7 @@ def run(stage: ReasonRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and a file for each set, unless they exist for this model; returns the model unchanged."""
     if stored_eval(context, stage.name) is not None:
         return Path(context.model)
-    solver = load_named(context.model, context.recipe, partial(evaluation_pool, context))
+    solver = model_to_measure(context)
     with context.folder.costing(stage.name, "asking"):
         for name, contents in solve_problems(stage, solver, seed=context.recipe.seed).items():
             store_eval(context, name, contents)
@@ -74,10 +72,7 @@ def solve_problems(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) ->
     problems = _sets(stage)
     context = max(_context(stage, solver.tokenizer, of_set, solver.max_positions) for of_set in problems.values())
     with solver.engine(stage, context) as engine:
-        records = {
-            layout: _records(stage, engine, solver.tokenizer, layout, of_set, seed)
-            for layout, of_set in problems.items()
-        }
+        records = {layout: _records(stage, engine, solver, layout, of_set, seed) for layout, of_set in problems.items()}
     measured = {layout: problem_figures(of_set, stage.samples) for layout, of_set in records.items()}
     sets = {
         f"{stage.name}@{layout}": _contents(stage, solver, measured[layout]) | {"records": of_set}
@@ -131,7 +126,7 @@ def _context(
 def _records(
     stage: ReasonRecipe,
     engine: Engine,
-    tokenizer: PreTrainedTokenizerFast,
+    solver: NamedModel,
     layout: str,
     problems: Sequence[Problem],
     seed: int,
@@ -150,14 +145,15 @@ def _records(
         return completion
 
     async def sample_all(number: int, problem: Problem) -> list[Completion]:
-        prompt = encode(tokenizer, prompt_of(problem))
+        prompt = encode(solver.tokenizer, prompt_of(problem))
         return await asyncio.gather(*(one(number, prompt, sample) for sample in range(stage.samples)))
 
-    async def complete_all() -> list[list[Completion]]:
-        return await asyncio.gather(*(sample_all(*numbered) for numbered in enumerate(problems)))
+    async def complete_all(mine: Sequence[Problem], first: int) -> list[list[Completion]]:
+        return await asyncio.gather(*(sample_all(*numbered) for numbered in enumerate(mine, first)))
 
-    with ProgressBar(f"{stage.name}@{layout}", len(problems) * stage.samples) as bar:
-        completions = asyncio.run(complete_all())
+    total = len(problems) * stage.samples
+    with ProgressBar(f"{stage.name}@{layout}", total, silent=not solver.ranks.first) as bar:
+        completions = solver.ranks.dealt(problems, lambda mine, first: asyncio.run(complete_all(mine, first)))
     return [_record(problem, samples) for problem, samples in zip(problems, completions, strict=True)]
 
 

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.answers.factory import judges_in, require_endings, reward_of
-from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import UNMEASURED, Measured, bootstrap_mean, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool, require_available
@@ -28,8 +28,7 @@ from sleuth.think.env import thinking_of
 from sleuth.think.tables import GateRecipe
 from sleuth.think.thought_gain import GainScorer, gain_in
 from sleuth.think.thoughts import Spot, ThoughtSetting, require_fit, spots_of, thought_setting
-from sleuth.training.engines import evaluation_pool
-from sleuth.training.evaluate_stage import store_eval, stored_eval
+from sleuth.training.evaluate_stage import model_to_measure, store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, StoppedByRule, Task
@@ -64,10 +63,10 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
     unchanged."""
     if stored_eval(context, stage.name) is not None:
         return Path(context.model)
-    with JudgePool(context.folder.verdicts) as judge_pool:
+    with JudgePool(context.folder.verdicts, ranks=context.ranks) as judge_pool:
         # a gate that an absent judge decides would stay missed
         require_accurate(judges_in(stage.reward), judge_pool, context.folder.say)
-        thinker = load_named(context.model, context.recipe, partial(evaluation_pool, context))
+        thinker = model_to_measure(context)
         with context.folder.costing(stage.name, "asking"):
             budget = TokenBudget(SCORED_TOKENS, context.folder.say)
             measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
@@ -125,11 +124,12 @@ def measure_gate(
             temperature=stage.temperature,
             key=(seed,),
         )
-        groups = asyncio.run(rollout.groups(tasks, setting.env, samples=stage.samples, first_prompt=0, reward=reward))
+        play = partial(rollout.groups, make_env=setting.env, samples=stage.samples, reward=reward)
+        groups = thinker.ranks.dealt(tasks, lambda mine, at: asyncio.run(play(mine, first_prompt=at)))
     if (gain := gain_in(stage.reward)) is not None:
         scorer = GainScorer(gain, thinker.model, (setting.opening_tag, setting.closing_tag), None)
-        played = groups
-        groups = budget.run(lambda tokens: scorer.score(played, thinker.model, budget=tokens))[0]
+        score = partial(scorer.score, groups, thinker.model, ranks=thinker.ranks)
+        groups, _ = budget.run(lambda tokens: score(budget=tokens))
     records = [_record(group, setting.closing_tag.text) for group in groups]
     documents = [spot.document for spot in spots]
     figures = {
@@ -142,7 +142,7 @@ def measure_gate(
         **{name: figure.as_json() for name, figure in figures.items() if figure.value is not None},
         "gate": verdict(figures, limits, len(groups)),
         "samples": stage.samples,
-        "figures_of_judge": judge_pool.figures(),
+        "figures_of_judge": judge_pool.figures(thinker.ranks),
         "records": records,
     }
 

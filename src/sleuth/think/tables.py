@@ -41,7 +41,6 @@ class ThoughtEnvRecipe(EnvFields):
     suffix after the thought."""
 
     plays: ClassVar[EpisodeKind] = "thought"
-    one_process: ClassVar[str] = "the gain of a thought is computed by one process"
     turn_key: ClassVar[str] = "thought_tokens"
     kind: Literal["thought"]
     thought_tokens: PositiveInt = 48

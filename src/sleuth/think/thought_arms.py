@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from sleuth.ranks import ALONE, Ranks
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
 from sleuth.think.env import Thinking, thinking_of
@@ -43,13 +45,21 @@ class Arms:
 
 
 def build_arms(
-    rollout: Rollout, setting: ThoughtSetting, spots: Sequence[Spot], *, samples: int, renderer: Renderer
+    rollout: Rollout,
+    setting: ThoughtSetting,
+    spots: Sequence[Spot],
+    *,
+    samples: int,
+    renderer: Renderer,
+    ranks: Ranks = ALONE,
 ) -> Arms:
-    """Samples the model's thoughts at each spot and half way to it, and builds all arms."""
+    """Samples the model's thoughts at each spot and half way to it, each rank at a share of them, and builds all
+    arms."""
     closing = setting.closing_tag
     tasks = [spot.task for spot in spots]
-    own = _thoughts(rollout, setting, tasks, samples, arm=0)
-    elsewhere = _thoughts(rollout, setting, [_half_way(task, renderer) for task in tasks], samples, arm=1)
+    thoughts = partial(_thoughts, rollout, setting, samples=samples, ranks=ranks)
+    own = thoughts(tasks, arm=0)
+    elsewhere = thoughts([_half_way(task, renderer) for task in tasks], arm=1)
     swapped = [own[at] if at is not None else None for at in swap_partners(tasks)]
 
     def moved(spot: Spot, thoughts: Sequence[Thinking] | None) -> Contexts:
@@ -91,11 +101,11 @@ def swap_partners(tasks: Sequence[Task]) -> list[int | None]:
 
 
 def _thoughts(
-    rollout: Rollout, setting: ThoughtSetting, tasks: Sequence[Task], samples: int, arm: int
+    rollout: Rollout, setting: ThoughtSetting, tasks: Sequence[Task], *, samples: int, arm: int, ranks: Ranks
 ) -> list[list[Thinking]]:
     """By task, the thoughts that are sampled there."""
-    keyed = replace(rollout, key=(*rollout.key, arm))
-    groups = asyncio.run(keyed.groups(tasks, setting.env, samples=samples))
+    play = partial(replace(rollout, key=(*rollout.key, arm)).groups, make_env=setting.env, samples=samples)
+    groups = ranks.dealt(tasks, lambda mine, first: asyncio.run(play(mine, first_prompt=first)))
     return [
         [thinking_of(episode.trajectory, setting.closing_tag.text) for episode in group.episodes] for group in groups
     ]

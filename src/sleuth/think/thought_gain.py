@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
@@ -27,8 +29,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.evaluation.counterfactual import RowPair, pair_logprobs, suffix_row
+from sleuth.evaluation.counterfactual import PairLogprobs, RowPair, pair_logprobs, suffix_row
 from sleuth.learn.policy import frozen_copy
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.rewards import RewardFields
 from sleuth.render import find_eos_ids
 from sleuth.think.env import Thinking, thinking_of
@@ -64,11 +67,11 @@ class GainScorer:
             self._continue_from(moved)
 
     def score(
-        self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int
+        self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int, ranks: Ranks = ALONE
     ) -> tuple[list[Group], dict[str, float | None]]:
         """The groups with the gain of each thought added to the score it has, and the step's figures of that: the mean
         `gain`, what a foreign thought would have gained (`swapped_gain`), and `blank_nll`, the surprise of a suffix's
-        token in the baseline, which is the most that can be gained.
+        token in the baseline, which is the most that can be gained. Each of several ranks computes a share.
 
         A thought that was never closed gets at most the gain of an empty one, and of its worst sibling.
         """
@@ -76,20 +79,25 @@ class GainScorer:
             [thinking_of(episode.trajectory, self.closing_text) for episode in group.episodes] for group in groups
         ]
         own = [
-            self._pair(group, one.story)
+            [self._pair(group, one.story) for one in of_group if one.closed_by]
             for group, of_group in zip(groups, thoughts, strict=True)
-            for one in of_group
-            if one.closed_by
         ]
-        foreign = list(self._foreign(groups, thoughts))
+        pairs = [[*ours, *other] for ours, other in zip(own, self._foreign(groups, thoughts), strict=True)]
         thinker, baseline = (policy, self.model) if self._is_rlp else (self.model, None)
-        logprobs = pair_logprobs(thinker, [*own, *foreign], budget=budget, baseline=baseline)
-        values = iter([fmean(one.gains) for one in logprobs[: len(own)]])
+
+        def scored(mine: Sequence[list[RowPair]], _: int) -> list[list[PairLogprobs]]:
+            found = iter(pair_logprobs(thinker, [*chain(*mine)], budget=budget, baseline=baseline))
+            return [[*islice(found, len(of_group))] for of_group in mine]
+
+        by_group = ranks.dealt(pairs, scored)  # whole groups, so that the same thought has the same gain
+        known = [one for found, ours in zip(by_group, own, strict=True) for one in found[: len(ours)]]
+        swapped = [one for found, ours in zip(by_group, own, strict=True) for one in found[len(ours) :]]
+        values = iter([fmean(one.gains) for one in known])
         gains = [[next(values) if one.closed_by else None for one in of_group] for of_group in thoughts]
         return [self._with_gains(*of_group) for of_group in zip(groups, gains, strict=True)], {
             "gain": mean_of([value for of_group in gains for value in of_group if value is not None]),
-            "swapped_gain": mean_of([fmean(one.gains) for one in logprobs[len(own) :]]),
-            "blank_nll": mean_of([-fmean(one.counterfactual) for one in logprobs[: len(own)]]),
+            "swapped_gain": mean_of([fmean(one.gains) for one in swapped]),
+            "blank_nll": mean_of([-fmean(one.counterfactual) for one in known]),
         }
 
     def follow(self, policy: PreTrainedModel) -> None:
@@ -122,13 +130,14 @@ class GainScorer:
         if weight.data_ptr() != average.data_ptr():
             weight.copy_(average)
 
-    def _foreign(self, groups: Sequence[Group], thoughts: Sequence[Sequence[Thinking]]) -> Iterator[RowPair]:
-        """In each group, the first closed thought of the next one."""
-        for at, group in enumerate(groups if len(groups) > 1 else ()):
-            closed = next((one for one in thoughts[(at + 1) % len(thoughts)] if one.closed_by), None)
-            if closed is not None:
-                end = () if closed.closed_by == "policy" else self.closing
-                yield self._pair(group, (*_prefix(group), *self.opening, *closed.thought.tokens, *end))
+    def _foreign(self, groups: Sequence[Group], thoughts: Sequence[Sequence[Thinking]]) -> Iterator[list[RowPair]]:
+        """In each group, the first closed thought of the next one, if there is one."""
+        for at, group in enumerate(groups):
+            others = thoughts[(at + 1) % len(thoughts)] if len(groups) > 1 else ()
+            closed = [one for one in others if one.closed_by][:1]
+            ends = [() if one.closed_by == "policy" else self.closing for one in closed]
+            stories = [(*self.opening, *one.thought.tokens, *end) for one, end in zip(closed, ends, strict=True)]
+            yield [self._pair(group, (*_prefix(group), *story)) for story in stories]
 
     def _pair(self, group: Group, story: Sequence[int]) -> RowPair:
         suffix = group.task.required_continuation.suffix.tokens
@@ -176,8 +185,8 @@ class ThoughtRewards(Hook):
         signs = thought_figures(groups, self.setting.dialect.think, self.ends)
         figures: Figures = {}
         if (scorer := self.scorer) is not None:
-            played = groups
-            groups, figures = self.budget.run(lambda tokens: scorer.score(played, self.model, budget=tokens))
+            score = partial(scorer.score, groups, self.model, ranks=self.worker.context.ranks)
+            groups, figures = self.budget.run(lambda tokens: score(budget=tokens))
         if self.shuffles:
             groups = shuffled_scores(groups, (*self.worker.context.key, step))
         if self.setting.limits.least_thought_tokens is not None:

@@ -14,19 +14,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from sleuth import __version__
 from sleuth.answers.factory import judges_in, require_endings
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.counterfactual import suffix_row
-from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, bootstrap_ratio, minus, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.significance import clusters_for_difference
 from sleuth.judges.factory import JudgePool, require_available
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.policy import TokenBudget
+from sleuth.ranks import Ranks
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.eval_file import write_eval
@@ -35,8 +36,7 @@ from sleuth.think.tables import ProbeRecipe
 from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms
 from sleuth.think.thought_rows import held_out_figures
 from sleuth.think.thoughts import Spot, ThoughtSetting, require_fit, spots_of, thought_setting, thought_tokens
-from sleuth.training.engines import evaluation_pool
-from sleuth.training.evaluate_stage import store_eval, stored_eval
+from sleuth.training.evaluate_stage import model_to_measure, store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
 
@@ -60,8 +60,8 @@ def run(stage: ProbeRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and the certificate, unless they exist for this model; returns the model unchanged."""
     if stored_eval(context, stage.name) is not None:
         return Path(context.model)
-    thinker = load_named(context.model, context.recipe, partial(evaluation_pool, context))
-    with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
+    thinker, judges = model_to_measure(context), JudgePool(context.folder.verdicts, ranks=context.ranks)
+    with judges as judge_pool, context.folder.costing(stage.name, "asking"):
         budget = TokenBudget(BUDGET, context.folder.say)
         found = probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
         contents = {"name": stage.name, **found}
@@ -97,11 +97,11 @@ def probe_thoughts(
     judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
     with thinker.engine(stage, context) as engine:
         rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
-        arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
-        rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
+        arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer, ranks=thinker.ranks)
+        rights = {} if judge is None else _rights(stage, setting, engine, spots, arms, judge, seed, thinker.ranks)
     documents = [spot.document for spot in spots]
     budget = budget or TokenBudget(BUDGET)
-    nlls = {name: _nlls(thinker.model, spots, contexts, budget) for name, contexts in arms.contexts.items()}
+    nlls = {name: _nlls(thinker, spots, contexts, budget) for name, contexts in arms.contexts.items()}
     differences = _differences(nlls, rights)
     shares = {f"right_{name}": _means(values) for name, values in rights.items()}
     lengths = [_lengths(spot, own) for spot, own in zip(spots, arms.contexts["sampled"], strict=True)]
@@ -111,7 +111,7 @@ def probe_thoughts(
     }
     figures["gained_share"] = bootstrap_ratio(by_spot["gain_sampled"], by_spot["blank_nll"], documents)
     if (rows := stage.held_out) is not None:
-        figures |= held_out_figures(rows, rows.documents(), thinker.model, renderer, budget)
+        figures |= held_out_figures(rows, rows.documents(), thinker.model, renderer, budget, thinker.ranks)
     figures = {name: figure for name, figure in figures.items() if figure.value is not None}
     needed = {
         name: clusters_for_difference(values, documents)
@@ -179,9 +179,7 @@ SpotValues = list[list[float | None]]
 """By spot and sample; None where the arm has no thought, or there is no verdict."""
 
 
-def _nlls(
-    model: PreTrainedModel, spots: Sequence[Spot], contexts: Sequence[Contexts], budget: TokenBudget
-) -> SpotValues:
+def _nlls(thinker: NamedModel, spots: Sequence[Spot], contexts: Sequence[Contexts], budget: TokenBudget) -> SpotValues:
     """Nats per token of the true suffix after each context."""
     rows = [
         suffix_row(context, spot.suffix)
@@ -189,14 +187,15 @@ def _nlls(
         for context in samples
         if context is not None
     ]
-    logprobs = iter(budget.run(lambda tokens: row_logprobs(model, rows, budget=tokens)))
+    dealt = partial(thinker.ranks.dealt, rows)
+    logprobs = iter(budget.run(lambda tokens: dealt(lambda mine, _: row_logprobs(thinker.model, mine, budget=tokens))))
     return [
         [None if context is None else -fmean(next(logprobs)[len(context) :]) for context in samples]
         for samples in contexts
     ]
 
 
-async def _rights(
+def _rights(
     stage: ProbeRecipe,
     setting: ThoughtSetting,
     engine: Engine,
@@ -204,9 +203,10 @@ async def _rights(
     arms: Arms,
     judge: tuple[Judge, CaseBuilder],
     seed: int,
+    ranks: Ranks,
 ) -> dict[str, SpotValues]:
     """By arm, whether the suffix sampled after each context is equivalent to the true one. All arms have the same
-    draws; those with fewer contexts than samples repeat them in turn."""
+    draws; those with fewer contexts than samples repeat them in turn. Each rank takes a share of the spots."""
     suffix_judge, case_of = judge
 
     async def is_right(at: int, sample: int, contexts: Contexts) -> float | None:
@@ -223,12 +223,17 @@ async def _rights(
         [verdict] = await suffix_judge.judge([case_of(spots[at].task, suffix.text)])
         return is_yes(verdict)
 
-    async def arm_rights(arm: Sequence[Contexts]) -> SpotValues:
-        calls = [is_right(at, sample, contexts) for at, contexts in enumerate(arm) for sample in range(stage.samples)]
-        values = iter(await asyncio.gather(*calls))
-        return [[next(values) for _ in range(stage.samples)] for _ in arm]
+    async def spots_rights(arm: Sequence[Contexts], first: int) -> SpotValues:
+        of_spots = (
+            asyncio.gather(*(is_right(at, sample, contexts) for sample in range(stage.samples)))
+            for at, contexts in enumerate(arm, first)
+        )
+        return await asyncio.gather(*of_spots)
 
-    return {name: await arm_rights(contexts) for name, contexts in arms.contexts.items()}
+    return {
+        name: ranks.dealt(contexts, lambda mine, first: asyncio.run(spots_rights(mine, first)))
+        for name, contexts in arms.contexts.items()
+    }
 
 
 def _means(values: SpotValues) -> list[float | None]:

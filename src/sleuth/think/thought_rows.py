@@ -19,9 +19,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.data.excerpts import plain_tokens
 from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap
+from sleuth.learn.batch import Row
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import context_of
 from sleuth.learn.policy import TokenBudget
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import SupervisedRecipe
 from sleuth.render import Renderer, check_writable
 from sleuth.runs.eval_file import write_eval
@@ -111,7 +113,7 @@ class HeldOutThoughts:
         self, model: PreTrainedModel, renderer: Renderer, budget: TokenBudget, when: str
     ) -> dict[str, Measured]:
         """Every figure; writes the file."""
-        found = held_out_figures(self.recipe, self.documents, model, renderer, budget)
+        found = held_out_figures(self.recipe, self.documents, model, renderer, budget, self.context.ranks)
         name = f"{self.context.stage.name}_{when}"
         contents = {"name": name, "texts": str(self.recipe.texts), "documents": len(self.documents)}
         contents |= {figure: measured.as_json() for figure, measured in found.items()}
@@ -130,11 +132,12 @@ def held_out_figures(
     model: PreTrainedModel,
     renderer: Renderer,
     budget: TokenBudget,
+    ranks: Ranks,
 ) -> dict[str, Measured]:
     """The figures of the held-out thoughts of these documents."""
 
     def within(tokens: int) -> dict[str, Measured]:
-        scorer = LogprobScorer(model=model, renderer=renderer, budget=tokens)
+        scorer = LogprobScorer(model=model, renderer=renderer, budget=tokens, ranks=ranks)
         return thought_figures(scorer, documents, row_tokens=recipe.row_tokens, suffix_tokens=HELD_OUT_SUFFIX)
 
     return budget.run(within)
@@ -146,11 +149,17 @@ Conditions = Mapping[str, Sequence[str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobScorer:
-    """A model that scores given text, in passes over at most `budget` distinct tokens."""
+    """A model that scores given text, in passes over at most `budget` distinct tokens; on several `ranks` each scores a
+    share of it."""
 
     model: PreTrainedModel
     renderer: Renderer
     budget: int
+    ranks: Ranks = ALONE
+
+    def logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+        """As `row_logprobs`."""
+        return self.ranks.dealt(rows, lambda mine, _: row_logprobs(self.model, mine, budget=self.budget))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +257,7 @@ def suffix_nlls(
             thought = thoughts[at]
             between = () if thought is None else thought_tokens(thought, scorer.renderer)
             rows.append(suffix_row((*position.before, *between), position.behind))
-    logprobs = iter(row_logprobs(scorer.model, rows, budget=scorer.budget))
+    logprobs = iter(scorer.logprobs(rows))
     nlls: dict[str, list[float]] = {name: [] for name in conditions}
     for position in positions:
         for name in conditions:
@@ -263,7 +272,7 @@ def _row_nlls(scorer: LogprobScorer, documents: Sequence[Document], row_tokens: 
         scorer.renderer.render_all(interleaved(document, scorer.renderer, row_tokens)) for document in documents
     ]
     rows = [suffix_row((), [token for segment in segments for token in segment.tokens]) for segments in rendered]
-    logprobs = row_logprobs(scorer.model, rows, budget=scorer.budget)
+    logprobs = scorer.logprobs(rows)
     for document, segments, values in zip(documents, rendered, logprobs, strict=True):
         at, thoughts, text = 0, [], []
         for segment in segments:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.answers.factory import judges_in
 from sleuth.data.excerpts import excerpts_of
-from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import paired_bootstrap, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.paired import evaluation_line
@@ -26,10 +25,9 @@ from sleuth.think.comparisons import PAIR_CRITERION, continuation, pair_judge_of
 from sleuth.think.pools import continuations, require_pools
 from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.think.suffix_reward import ends_right
-from sleuth.training.engines import evaluation_pool
-from sleuth.training.evaluate_stage import store_eval, stored_eval
+from sleuth.training.evaluate_stage import model_to_measure, store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
-from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict
+from sleuth.types import Pair, PairJudge, Sampling, Segment, SleuthError, Task, Verdict
 
 AT_ONCE = 64
 """Prefixes per step of the progress bar."""
@@ -69,10 +67,8 @@ def run(stage: WinRateRecipe, context: StageContext) -> Path:
     against = _base_of(context.recipe, context.index)
     if stored_eval(context, stage.name, against=against) is not None:
         return Path(context.model)
-    with JudgePool(context.folder.verdicts) as judge_pool:
-        ours, theirs = (
-            load_named(name, context.recipe, partial(evaluation_pool, context)) for name in (context.model, against)
-        )
+    with JudgePool(context.folder.verdicts, ranks=context.ranks) as judge_pool:
+        ours, theirs = (model_to_measure(context, name) for name in (context.model, against))
         with context.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
     store_eval(context, stage.name, contents, "win rate")
@@ -98,7 +94,8 @@ def compare_writers(
         Pair(question=task.question, first=one.text, second=other.text, evidence=shown(task), criterion=PAIR_CRITERION)
         for task, one, other in zip(tasks, own, others, strict=True)
     ]
-    verdicts = _verdicts(stage, pairs, judge_pool)
+    judge = pair_judge_of(stage, judge_pool)
+    verdicts = ours.ranks.dealt(pairs, lambda mine, _: _verdicts(judge, mine))
     records = [
         {
             "id": task.id,
@@ -121,7 +118,7 @@ def compare_writers(
         "temperature": stage.temperature,
         "judged_by": stage.judge.model_dump(mode="json", exclude_none=True),
         "orders": stage.orders,
-        "figures_of_judge": judge_pool.figures(),
+        "figures_of_judge": judge_pool.figures(ours.ranks),
         "records": records,
     }
 
@@ -133,23 +130,25 @@ def _continue_all(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task
         max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
     )
 
-    async def some(engine: Engine, first: int) -> list[Segment]:
-        found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
-        return [continuation(episode) for [episode] in found]
+    def continued(mine: Sequence[Task], first: int) -> list[Segment]:
+        segments: list[Segment] = []
+        name = f"continue with {Path(writer.name).name}"
+        with ProgressBar(name, len(mine), silent=not writer.ranks.first) as bar:
+            for at in range(0, len(mine), AT_ONCE):
+                some = mine[at : at + AT_ONCE]
+                found = asyncio.run(continuations(some, engine, sampling, samples=1, first_prompt=first + at))
+                segments += [continuation(episode) for [episode] in found]
+                bar.advance(len(some))
+        return segments
 
-    segments: list[Segment] = []
-    name = f"continue with {Path(writer.name).name}"
-    with writer.engine(stage, window) as engine, ProgressBar(name, len(tasks)) as bar:
-        for first in range(0, len(tasks), AT_ONCE):
-            segments += asyncio.run(some(engine, first))
-            bar.advance(min(AT_ONCE, len(tasks) - first))
-    return segments
+    with writer.engine(stage, window) as engine:
+        return writer.ranks.dealt(tasks, continued)
 
 
-def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], judge_pool: JudgePool) -> list[Verdict]:
+def _verdicts(judge: PairJudge, pairs: Sequence[Pair]) -> list[Verdict]:
     """The verdict of each pair; equal texts tie without a call of the judge."""
     differing = [pair for pair in pairs if pair.first != pair.second]
-    judged = iter(asyncio.run(pair_judge_of(stage, judge_pool).compare(differing)) if differing else [])
+    judged = iter(asyncio.run(judge.compare(differing)) if differing else [])
     same = Verdict(score=0.5, reason="both wrote the same")
     return [same if pair.first == pair.second else next(judged) for pair in pairs]
 

@@ -108,15 +108,15 @@ def evaluation_pool(
     context: StageContext, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, longest: int
 ) -> PoolEngine | None:
     """The servers that generate sequences of at most `longest` tokens for a stage, with the weights of `model`; None
-    where the recipe names none, so that this process does. For one process. Raises SleuthError if a server cannot be
-    used; where an earlier stage has used them, only after `unavailable_timeout` seconds, for a server that is being
-    restarted must not end a run."""
+    where the recipe names none, so that this process does. Raises SleuthError if a server cannot be used; where an
+    earlier stage has used them, only after `unavailable_timeout` seconds, for a server that is being restarted must not
+    end a run."""
     pool, servers, folder = context.recipe.engine_at(context.index), context.servers, context.folder
     if pool is None:
         return None
     release_cached_memory()
-    work = partial(
-        _open_pool,
+    ranks = context.ranks
+    engine, discovered = _open_pool(
         context.recipe,
         pool,
         model,
@@ -125,9 +125,10 @@ def evaluation_pool(
         temperature=1.0,  # an evaluation does not need log-probabilities
         weights=folder.path / "weights",
         say=folder.say,
-        started=servers.of(pool, context.model, longest) if servers is not None else None,
+        started=ranks.broadcast(lambda: servers.of(pool, context.model, longest) if servers else None),
+        ranks=ranks,
+        patience=pool.unavailable_timeout if context.first_step else 0.0,
     )
-    engine, discovered = retried(work, pool.unavailable_timeout if context.first_step else 0.0, folder.say)
     if servers is not None:
         servers.found(pool, discovered)
     engine.publish(context.first_step)
@@ -162,15 +163,18 @@ def _open_pool(
     say: Callable[[str], None],
     started: StartedServers | None = None,
     ranks: Ranks = ALONE,
+    patience: float = 0.0,
 ) -> tuple[PoolEngine, list[DiscoveredServer]]:
     """A recipe's pool for episodes of at most `context` tokens, and its servers: those that the run has `started`,
-    where the recipe names none that run already. The first of several `ranks` asks what they can do. Servers that the
-    run has started read the weights from shared memory, if it has room."""
+    where the recipe names none that run already. The first of several `ranks` asks what they can do, again for
+    `patience` seconds where one does not answer. Servers that the run has started read the weights from shared memory,
+    if it has room."""
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
     urls = started.urls if started is not None else pool.urls or ()
     probed = {"tokenizer": tokenizer, "eos_ids": eos_ids, "context": context, "temperature": temperature}
     servers = list(started.discovered) if started is not None else []
-    servers = servers or ranks.broadcast(lambda: discover_servers(urls, **probed, log=say))
+    discover = partial(discover_servers, urls, **probed, log=say)
+    servers = servers or ranks.broadcast(lambda: retried(discover, patience, say))
     hosts = {*ranks.all_gather([socket.gethostname()])}
     if started is not None and len(hosts) == 1 and ranks.broadcast(lambda: _has_room(started.weights.parent, model)):
         weights = started.weights

@@ -47,12 +47,16 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
     missing = {name: arm for name, arm in arms.items() if stored_eval(context, name) is None}
     if missing:
-        model, tokenizer = load(context, context.model)
-        pool = partial(evaluation_pool, context)
-        _measure(
-            stage, context, missing, NamedModel(name=context.model, model=model, tokenizer=tokenizer, open_pool=pool)
-        )
+        _measure(stage, context, missing, model_to_measure(context))
     return Path(context.model)
+
+
+def model_to_measure(context: StageContext, name: str | None = None) -> NamedModel:
+    """The model that a stage starts from, or another, on each rank; the stage's servers generate for it, if it has
+    some."""
+    model, tokenizer = load(context, name := name or context.model)
+    pool = partial(evaluation_pool, context)
+    return NamedModel(name=name, model=model, tokenizer=tokenizer, open_pool=pool, ranks=context.ranks)
 
 
 def evaluate_step(context: StageContext, step: int, trained: NamedModel) -> dict[str, Any]:
@@ -62,7 +66,7 @@ def evaluate_step(context: StageContext, step: int, trained: NamedModel) -> dict
     at, folder, key = context.first_step + step, context.folder, context.stage.best_key
     stages = {stage.name: index for index, stage in context.recipe.stages_of(EvaluateRecipe).items()}
     added = dict[str, Any]()
-    for name in context.checkpoints.pending(step):
+    for name in context.ranks.broadcast(lambda: context.checkpoints.pending(step)):
         asked = replace(context, index=stages[name], model=trained.name, trained=context.index + 1)
         stage, file = context.recipe.stages_of(EvaluateRecipe)[stages[name]], f"{STEPS}/{name}.{step_name(at)}"
         if (contents := stored_eval(asked, file)) is None:
@@ -90,7 +94,7 @@ def _measure(
     suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
     rewards, contents = context.recipe.rewards_for(context.index), dict[str, Any]()
-    with JudgePool(context.folder.verdicts) as judge_pool:
+    with JudgePool(context.folder.verdicts, ranks=context.ranks) as judge_pool:
         for name, arm in arms.items():
             session = EvalSession(
                 model=model,
@@ -104,6 +108,7 @@ def _measure(
                 scorer=answer_scorer_of(rewards),
                 rewards=rewards,
                 pool=pool,
+                ranks=context.ranks,
             )
             session = session.measuring(stage, tasks, judge_pool, context.folder.say)
             with context.folder.costing(stage.name, "asking"):
@@ -123,20 +128,24 @@ def _measure(
                 context.folder.say(f"evaluate {name}: {line}")
                 if all_missing(contents):
                     raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
-            store_eval(context, name, contents | judge_pool.figures())
+            store_eval(context, name, contents | judge_pool.figures(context.ranks))
             context.folder.say(evaluation_line(name, contents))
     return contents
 
 
 def stored_eval(context: StageContext, name: str, **others: str) -> dict[str, Any] | None:
-    """`eval/NAME.json`, if it is of the model that the stage starts from, and of the `others`; prints a line if it is
-    of other weights."""
+    """`eval/NAME.json`, as the first rank reads it, if it is of the model that the stage starts from, and of the
+    `others`; prints a line if it is of other weights."""
     folder = context.folder
     file, models = folder.eval / f"{name}.json", {"model": context.model, **others}
-    contents = read_eval(file, models=models)
-    if contents is None and file.exists():
-        folder.say(f"{file} is not of the weights that {context.model} has now: it is measured again")
-    return contents
+
+    def read() -> dict[str, Any] | None:
+        contents = read_eval(file, models=models)
+        if contents is None and file.exists():
+            folder.say(f"{file} is not of the weights that {context.model} has now: it is measured again")
+        return contents
+
+    return context.ranks.broadcast(read)
 
 
 def store_eval(context: StageContext, name: str, contents: Mapping[str, Any], what: str = "evaluation") -> None:

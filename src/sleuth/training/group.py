@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import pickle
+import platform
+import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import partial
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from threading import Lock, Thread
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -23,8 +29,8 @@ from sleuth.types import SleuthError, TransientError
 ON_CPU, ON_GPU = "gloo", "cpu:gloo,cuda:nccl"
 """Backends for CPU tensors only, and for both."""
 TIMEOUT = timedelta(hours=12)
-"""How long a rank waits for the others, for example while rank 0 evaluates or a judge is slow. If a rank dies, the
-launcher ends the others at once."""
+"""How long a rank waits for the others, for example while a judge is slow. If a rank dies, the launcher ends the others
+at once."""
 RAISED_BY_FIRST = "rank 0 raised and prints this error"
 """Note on the same error when other ranks raise it."""
 POLL_SECONDS = 0.02
@@ -32,6 +38,8 @@ LOST = ("Connection closed", "Connection reset", "Connection refused", "Broken p
 """Texts that mark an error as caused by the loss of another process."""
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +58,7 @@ class Processes(Ranks):
             try:
                 outcome = [work(), None]
             except Exception as error:
-                outcome, raised = [None, _picklable(error)], error
+                outcome, raised = [None, _picklable(error, self.rank)], error
         dist.broadcast_object_list(outcome, src=0, group=self.gloo[0])
         if raised is not None:
             raise raised
@@ -58,6 +66,29 @@ class Processes(Ranks):
             outcome[1].add_note(RAISED_BY_FIRST)
             raise outcome[1]
         return outcome[0]
+
+    def _joined(self, mine: list[Result], error: Exception | None) -> list[Result]:
+        outcomes = self.all_gather([(mine, None if error is None else _picklable(error, self.rank))])
+        if self.first and error is not None:
+            raise error
+        for theirs in (theirs for _, theirs in outcomes if theirs is not None):
+            if not self.first:
+                theirs.add_note(RAISED_BY_FIRST)
+            raise theirs from error
+        return [item for found, _ in outcomes for item in found]
+
+    def shared(self, make: Callable[[], Item]) -> Item:
+        """What `make` returns on rank 0; on the others an object whose methods rank 0 runs, in a thread, and whose
+        `close` only ends the connection. Errors of methods are raised where they are called."""
+        host = LOOPBACK if len({*self.all_gather([platform.node()])}) == 1 else os.environ["MASTER_ADDR"]
+        made: list[Item] = []
+
+        def serve() -> tuple[int, bytes]:
+            made.append(make())
+            return _served(made[0], "" if host != LOOPBACK else host, callers=self.world - 1)
+
+        port, key = self.broadcast(serve)
+        return made[0] if self.first else cast("Item", _Remote(Client((host, port), authkey=key)))
 
     def all_gather(self, mine: Sequence[Item]) -> list[Item]:
         """The items of all ranks in rank order, on every rank."""
@@ -142,13 +173,67 @@ def store_of_this_start(store: Store, rank: int, world: int) -> Store:
     return PrefixStore(name, store)
 
 
-def _picklable(error: Exception) -> Exception:
-    """The error, or a SleuthError with its message if it cannot be pickled."""
+def _picklable(error: Exception, rank: int) -> Exception:
+    """The error, or a SleuthError with its message if it cannot be pickled; that of another rank than 0 names it."""
     try:
-        pickle.dumps(error)
+        sent = pickle.loads(pickle.dumps(error))
     except Exception:  # any error of a `__reduce__`
-        return SleuthError(f"on the first rank: {type(error).__name__}: {error}")
-    return error
+        sent = SleuthError(f"{type(error).__name__}: {error}")
+    if rank:
+        sent.args = tuple(f"rank {rank}: {problem}" for problem in sent.args)
+    return sent
+
+
+class _Remote:
+    """An object of rank 0, whose methods this rank calls one at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._lock = connection, Lock()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._connection.close()
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._call, method)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            with self._lock:
+                self._connection.send((method, arguments))
+                found, error = self._connection.recv()
+        except (EOFError, OSError) as lost:
+            raise RuntimeError(f"Connection closed by rank 0: {lost}") from None
+        if error is not None:
+            raise error
+        return found
+
+
+def _served(thing: Any, host: str, *, callers: int) -> tuple[int, bytes]:
+    """The port of an interface and the key with which so many others call the methods of an object."""
+    key = secrets.token_bytes()
+    listener = Listener((host, 0), backlog=callers, authkey=key)
+
+    def answer(connection: Connection) -> None:
+        with suppress(EOFError, OSError), connection:  # until it is closed
+            while True:
+                method, arguments = connection.recv()
+                try:
+                    outcome = getattr(thing, method)(*arguments), None
+                except Exception as error:  # raised where it was called
+                    outcome = None, _picklable(error, 0)
+                connection.send(outcome)
+
+    def accept() -> None:
+        with listener:
+            answering: list[Thread] = []
+            while len(answering) < callers:
+                with suppress(AuthenticationError):  # of a stranger
+                    answering.append(Thread(target=answer, args=(listener.accept(),), daemon=True))
+                    answering[-1].start()
+
+    Thread(target=accept, daemon=True).start()
+    return cast("tuple[str, int]", listener.address)[1], key
 
 
 def _select_gpu(number: int) -> None:

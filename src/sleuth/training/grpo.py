@@ -86,7 +86,7 @@ def run(stage: GrpoRecipe, context: StageContext) -> Path:
     saved = last_saved(context)
     if (last := finished(context, saved)) is not None:
         return last
-    with JudgePool(context.folder.verdicts) as judge_pool:
+    with JudgePool(context.folder.verdicts, ranks=context.ranks) as judge_pool:
         trainer = GRPOTrainer(stage, context, saved, judge_pool)
         with closing(trainer.worker):
             return train(stage, context, trainer, saved)
@@ -142,11 +142,10 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
-    for name, table in (("env", stage.env), ("data", stage.data)):
-        if not ranks.alone and (why := table.one_process):
-            raise SleuthError(
-                f'{name}.kind = "{table.kind}": {why}, and not by {ranks.world} ranks; train in one process'
-            )
+    if not ranks.alone and (why := stage.data.one_process):
+        raise SleuthError(
+            f'data.kind = "{stage.data.kind}": {why}, and not by {ranks.world} ranks; train in one process'
+        )
 
 
 class GRPOTrainer(Trainer):
@@ -162,7 +161,7 @@ class GRPOTrainer(Trainer):
         read = stage.data.tasks(self.tokenizer)
         setting = stage.env.setting(self.tokenizer, read)
         tasks = keep_fitting(context, stage.data, setting, self.tokenizer, read, stage.context)
-        ranks.broadcast(lambda: judge_pool.start(stage.reward))  # before engines take the rest of shared cards
+        judge_pool.start(judges_in(stage.reward))  # before engines take the rest of shared cards
         self.engine, servers = training_engine(stage, context, self.model, self.tokenizer)
         taken, drawn = (saved.state["asked"], saved.state.get("drawn", "")) if saved else (0, "")
         order = stage.data.stream(taken, drawn) or InfiniteSampler(tasks, seed=context.key, taken=taken)
@@ -173,7 +172,7 @@ class GRPOTrainer(Trainer):
             renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
             order=order,
-            reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
+            reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool),
             judge_pool=judge_pool,
         )
         frozen = starting_weights(context, self.model, saved) if stage.keeps_first_weights else None
@@ -187,7 +186,7 @@ class GRPOTrainer(Trainer):
         self.hooks = hooks_of(inputs)
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
-        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
+        self.judges = require_accurate(judges_in(stage.reward), judge_pool, folder.say)
         self.reward_spec = ranks.broadcast(lambda: reward_spec_of(stage.reward, judge_pool.identity))
         self.own_code = own_code_in(stage)
         questions = questions_hash(tasks)

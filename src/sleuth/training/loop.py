@@ -147,14 +147,14 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
 
 
 def _evaluate(context: StageContext, trainer: Trainer, step: int, checkpoint: Path) -> Figures:
-    """Measures what is pending at a step, and returns its figures; the first rank asks."""
+    """Measures what is pending at a step, each rank a share of it, and returns its figures."""
     pool = trainer.engine if isinstance(trainer.engine, PoolEngine) else None
     trained = NamedModel(
         name=str(checkpoint), model=trainer.model, tokenizer=trainer.tokenizer, open_pool=lambda *_: pool
     )
     # On a terminal there is the bar of the steps.
     with releasing_cached_memory(), quiet(sys.stderr.isatty()), trainer.policy.masters.whole():
-        return context.ranks.broadcast(lambda: evaluate_step(context, step, trained))
+        return evaluate_step(context, step, trained)
 
 
 def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: type[Update] = Update) -> Figures:

@@ -23,7 +23,7 @@ from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import has_signal
 from sleuth.learn.policy import TokenBudget
-from sleuth.ranks import Ranks
+from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
@@ -51,9 +51,9 @@ class Played:
 
 @dataclass(kw_only=True)
 class RolloutWorker:
-    """What plays the episodes of a stage. Only the first rank has the `reward`, and calls judges. `asked` counts the
-    prompts of the steps that `play` returned, without those drawn for later ones: a run that goes on from there plays
-    them again."""
+    """What plays the episodes of a stage; each of several ranks plays and scores a share of the groups. `asked` counts
+    the prompts of the steps that `play` returned, without those drawn for later ones: a run that goes on from there
+    plays them again."""
 
     stage: GrpoRecipe
     context: StageContext
@@ -61,7 +61,7 @@ class RolloutWorker:
     renderer: Renderer
     setting: Setting
     order: InfiniteSampler[Task] | Stream
-    reward: Reward | None
+    reward: Reward
     judge_pool: JudgePool
     asked: int = field(init=False)
     drawn: str = field(default="", init=False)  # the hash of what a stream was asked for
@@ -115,7 +115,7 @@ class RolloutWorker:
     def probe(self, count: int) -> list[Group]:
         """Scored groups of the next `count` prompts, which stay in the order."""
         groups = asyncio.run(self._groups(self.order.peek(count), step=0, first_prompt=0))
-        self.counted()  # the probe's searches and judge calls belong to no step
+        self.count()  # the probe's searches and judge calls belong to no step
         return groups
 
     def wait(self) -> None:
@@ -152,14 +152,14 @@ class RolloutWorker:
                 break
             replaced |= no_signal
             groups += await fresh(len(no_signal))
-        return Played(groups=groups, replaced=replaced, figures=self.counted(), asked=asked)
+        return Played(groups=groups, replaced=replaced, figures=self.count(self._ranks), asked=asked)
 
     def _asked(self) -> tuple[int, str]:
         return self.order.taken, getattr(self.order, "sha256", "")
 
-    def counted(self) -> dict[str, float | None]:
-        """The figures of judges and of environments since the last call."""
-        return self.judge_pool.figures() | self.judge_pool.seconds() | self.setting.figures()
+    def count(self, ranks: Ranks = ALONE) -> dict[str, float | None]:
+        """The figures of judges, of all `ranks`, and of environments since the last call."""
+        return self.judge_pool.figures(ranks) | self.judge_pool.seconds(ranks) | self.setting.figures()
 
     async def _groups(
         self,
@@ -178,15 +178,13 @@ class RolloutWorker:
             temperature=stage.sampling.temperature,
             key=key,
         )
-        groups = await rollout.groups(
-            tasks,
-            self.setting.for_step(step, stage.steps, played).env,
+        play = partial(
+            rollout.groups,
+            make_env=self.setting.for_step(step, stage.steps, played).env,
             samples=stage.samples_per_prompt,
-            first_prompt=first_prompt,
             reward=self.reward,
-            ranks=self._ranks,
-            before=before,
         )
+        groups = await self._ranks.deal(tasks, lambda mine, at: play(mine, first_prompt=first_prompt + at), before)
         if any(reward.shuffle for reward in stage.reward) and not self.setting.scores_late:
             return shuffled_scores(groups, key)
         return groups

@@ -130,7 +130,7 @@ class TextTrainer(SFTTrainer):
         figures = self.learn(text_batch(pieces, self.renderer, self.stage.source_weight), started)
         if self.stage.saves_at(step) and isinstance(self.stage.data, WorldTextRecipe):
             data = self.stage.data
-            found = self.context.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, self.budget))
+            found = held_out(self.model, self.renderer, data, self.budget)
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
         if self.stage.saves_at(step) and self.held_out is not None:
             measured = self._measured(self.held_out, "after")
@@ -138,9 +138,8 @@ class TextTrainer(SFTTrainer):
         return figures
 
     def _measured(self, held_out: HeldOut, when: str) -> dict[str, Measured]:
-        """The shown figures; the first rank measures, and writes the file."""
-        found = self.context.ranks.broadcast(lambda: held_out.measure(self.model, self.renderer, self.budget, when))
-        return held_out.shown(found)
+        """The shown figures."""
+        return held_out.shown(held_out.measure(self.model, self.renderer, self.budget, when))
 
     def remarks(self, step: int, figures: Figures) -> list[str]:
         """The figures of rows that are never trained."""
@@ -158,7 +157,7 @@ class HeldOut(Protocol):
     def measure(
         self, model: PreTrainedModel, renderer: Renderer, budget: TokenBudget, when: str
     ) -> dict[str, Measured]:
-        """Every figure, written to `eval/STAGE_WHEN.json`."""
+        """Every figure, written to `eval/STAGE_WHEN.json`. On several ranks each calls it."""
         ...
 
     def shown(self, figures: Mapping[str, Measured]) -> dict[str, Measured]:
@@ -171,13 +170,18 @@ def held_out(
 ) -> dict[str, float]:
     """By kind of row, the share of the teacher's tokens that are the model's most likely ones, on names and wordings
     that are never trained. Below 0.9 the base reads too poorly for reinforcement learning: searches would not pay."""
-    shares = {}
-    for kind in data.mix:
+
+    def share(kind: str) -> float:
         text = TextRows(data.people, {kind: 1.0}, HELD_OUT_KEY, split="test")
-        batch = text_batch([text.row(index) for index in range(HELD_OUT_ROWS)], renderer, source_weight=0.0)
-        hits = budget.run(partial(_count_hits, model, batch))
-        shares[kind] = hits / batch.tokens_trained
-    return shares
+
+        def count(mine: Sequence[int], _: int) -> list[tuple[int, int]]:
+            batch = text_batch([text.row(index) for index in mine], renderer, source_weight=0.0)
+            return [(budget.run(partial(_count_hits, model, batch)), batch.tokens_trained)]
+
+        hits, tokens = zip(*budget.ranks.dealt(range(HELD_OUT_ROWS), count), strict=True)
+        return sum(hits) / sum(tokens)
+
+    return {kind: share(kind) for kind in data.mix}
 
 
 def _count_hits(model: PreTrainedModel, batch: Batch, budget: int) -> int:

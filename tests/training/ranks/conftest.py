@@ -56,6 +56,20 @@ learning_rate = 1e-4
 updates_per_batch = 2
 prompts_per_update = 2
 """,
+    "thoughts": """
+kind = "grpo"
+steps = 4
+prompts_per_step = 4
+samples_per_prompt = 3
+learning_rate = 1e-4
+context = 400
+save_every = 2
+keep = 4
+probe_prompts = 0
+data = {{ kind = "text", texts = "{texts}", suffix_tokens = 6, limit = 12 }}
+env = {{ kind = "thought", thought_tokens = 8, close = "inserted" }}
+reward = [{{ kind = "gain", scorer = "policy", decay = 0.9 }}]
+""",
     "online_dpo": """
 kind = "online_dpo"
 steps = 4

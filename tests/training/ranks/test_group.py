@@ -107,7 +107,7 @@ def test_an_error_of_rank_0_is_raised_on_all_ranks_and_marked_as_printed_there()
     assert on_ranks(2, raised, True) == [("no such file", []), ("no such file", [RAISED_BY_FIRST])]
     (mine, _), (theirs, _) = on_ranks(2, raised, False)
     assert mine == "why it went wrong"
-    assert theirs == "on the first rank: UnsendableError: why it went wrong"
+    assert theirs == "UnsendableError: why it went wrong"
 
 
 @pytest.mark.parametrize(("note", "raised"), [(RAISED_BY_FIRST, typer.Exit), ("another", SleuthError)])
