@@ -17,6 +17,7 @@ from sleuth.engines.local.batching import BatchingEngine
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.plain_engine import open_engine
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
+from sleuth.engines.remote.roster import Roster
 from sleuth.engines.remote.server import DiscoveredServer, discover_server, discover_servers
 from sleuth.kernels.device import release_cached_memory
 from sleuth.learn.models import load_model, load_outline, plain_reason
@@ -44,7 +45,7 @@ class TrainingEngine(Engine, Protocol):
         """Releases device memory until the next `publish`, where the engine can."""
         ...
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
         """Figures for a step's row of `metrics.jsonl`, since the last call."""
         ...
 
@@ -163,10 +164,11 @@ def _open_pool(
     """A recipe's pool for episodes of at most `context` tokens, and its servers: those that the run has `started`,
     where the recipe names none that run already. The first of several `ranks` asks what they can do."""
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
-    urls = started.urls if started is not None else pool.urls or ()
+    urls = started.urls if started is not None else pool.addresses()
     probed = {"tokenizer": tokenizer, "eos_ids": eos_ids, "context": context, "temperature": temperature}
     servers = list(started.discovered) if started is not None else []
-    servers = servers or ranks.broadcast(lambda: discover_servers(urls, **probed, log=say))
+    servers = servers or ranks.broadcast(lambda: discover_servers(urls, **probed, log=say, some=pool.changes))
+    roster = Roster(pool.addresses, lambda url: discover_servers([url], **probed, log=say)[0], say)
     engine = PoolEngine(
         servers,
         model,
@@ -181,6 +183,7 @@ def _open_pool(
         log=say,
         asleep=started is not None and started.asleep,
         ranks=ranks,
+        roster=roster if pool.changes and ranks.first else None,
         **probed,
     )
     return engine, servers
@@ -208,7 +211,7 @@ def check_pool(recipe: Recipe, index: int) -> list[CheckedServer]:
     no other."""
     stage = recipe.stages_of(GrpoRecipe)[index]
     assert stage.engine is not None
-    assert stage.engine.urls
+    urls = stage.engine.addresses()
     outline = load_outline(recipe.model)
 
     def check(url: str) -> CheckedServer:
@@ -221,8 +224,8 @@ def check_pool(recipe: Recipe, index: int) -> list[CheckedServer]:
             problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
         return CheckedServer(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)
 
-    with ThreadPoolExecutor(len(stage.engine.urls)) as asking:
-        return list(asking.map(check, stage.engine.urls))
+    with ThreadPoolExecutor(len(urls)) as asking:
+        return list(asking.map(check, urls))
 
 
 def send_weights(recipe: Recipe, index: int) -> float:

@@ -92,7 +92,8 @@ def publish(model: PreTrainedModel, shared: Path, version: int, part: Part = "me
         shutil.rmtree(published.path, ignore_errors=True)
         aside.rename(published.path)
         others = [place for place in shared.iterdir() if (place / CARD).exists() and place != published.path]
-        others.sort(key=lambda place: place.stat().st_mtime, reverse=True)
+        # By version, as a clock may jump; of a run that went back, later ones are the first to go.
+        others.sort(key=lambda place: (place.name[:6] <= published.path.name[:6], place.name), reverse=True)
         for place in others[KEPT_VERSIONS - 1 :]:
             shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
