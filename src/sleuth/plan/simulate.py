@@ -144,6 +144,7 @@ class _Run:
         split, loop, ahead = self.split, self.loop, deque[asyncio.Task[None]]()
         filled, begun, trained, before = split.lag + 1, 0.0, 0.0, self._worked()
         for step in range(filled + steps):
+            self.slow = self.draw(self.parts.slow)
             if step == filled:
                 begun, trained, before = loop.time(), 0.0, self._worked()
             while len(ahead) < (split.lag + 1 if split.lag > 1 else 1):
@@ -159,7 +160,7 @@ class _Run:
                 server.pause(True)
             await asyncio.sleep(publish)
             for server in self.servers:
-                server.resume(partial(self.draw, self.parts.slow))
+                server.resume(partial(self.draw, self.slow))
             trained += update + publish
         whole = loop.time() - begun
         for task in ahead:
@@ -187,7 +188,7 @@ class _Run:
 
     async def _episode(self, server: _Server, turns: Sequence[Turn]) -> None:
         for read, sampled, searches in turns:
-            slow = self.draw(self.parts.slow)
+            slow = self.draw(self.slow)
             await self.stations["client"].serve(self.draw(self.parts.client))
             async with server.free:
                 await asyncio.sleep(slow * read * self.parts.prefill)
