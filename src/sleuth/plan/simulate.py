@@ -89,7 +89,7 @@ class _Server:
     all turns."""
 
     def __init__(self, token: Callable[[int], float], slots: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.free, self.groups, self.worked = asyncio.Semaphore(slots), 0, 0.0
+        self.free, self.in_flight, self.worked = asyncio.Semaphore(slots), 0, 0.0
         self._token, self._numbers, self._loop = token, itertools.count(), loop
         self._given = self._since = 0.0  # tokens of a turn that was always there, and when it had them
         self._ends: list[tuple[float, int, float, asyncio.Future[None]]] = []
@@ -138,6 +138,7 @@ class _Run:
     def __init__(self, parts: Parts, split: Split, loop: asyncio.AbstractEventLoop) -> None:
         self.parts, self.split, self.loop, self.draw = parts, split, loop, random.Random(0).choice
         self.servers = [_Server(parts.token, split.slots, loop) for _ in range(split.servers)]
+        self.homes, self.numbers = dict[int, _Server](), itertools.count()  # of groups, until the next update
         self.stations = {part: _Station() for part in ("retriever", "judges", "client")}
 
     async def play(self, steps: int) -> Simulated:
@@ -159,6 +160,7 @@ class _Run:
             for server in self.servers:
                 server.pause(True)
             await asyncio.sleep(publish)
+            self.homes.clear()
             for server in self.servers:
                 server.resume(partial(self.draw, self.slow))
             trained += update + publish
@@ -178,21 +180,22 @@ class _Run:
         await asyncio.gather(*(self._group() for _ in range(self.split.prompts)))
 
     async def _group(self) -> None:
-        server, episodes = min(self.servers, key=lambda one: one.groups), self.draw(self.parts.groups)
-        server.groups += 1
-        played = itertools.islice(itertools.cycle(episodes), self.split.samples)
-        await asyncio.gather(*(self._episode(server, turns) for turns in played))
-        server.groups -= 1
+        played = itertools.islice(itertools.cycle(self.draw(self.parts.groups)), self.split.samples)
+        group = next(self.numbers)
+        await asyncio.gather(*(self._episode(group, turns) for turns in played))
         judge, questions = self.stations["judges"], range(self.parts.questions)
         await asyncio.gather(*(judge.serve(self.draw(self.parts.judges)) for _ in questions))
 
-    async def _episode(self, server: _Server, turns: Sequence[Turn]) -> None:
+    async def _episode(self, group: int, turns: Sequence[Turn]) -> None:
         for read, sampled, searches in turns:
+            server = self.homes.setdefault(group, min(self.servers, key=lambda one: one.in_flight))
+            server.in_flight += 1
             slow = self.draw(self.slow)
             await self.stations["client"].serve(self.draw(self.parts.client))
             async with server.free:
                 await asyncio.sleep(slow * read * self.parts.prefill)
                 await server.write(sampled, slow)
+            server.in_flight -= 1
             if searches:
                 await self.stations["retriever"].serve(self.draw(self.parts.searches))
 
