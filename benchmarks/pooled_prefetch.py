@@ -3,7 +3,8 @@
 The server has a set speed: each token takes the same time, in place of a GPU's work, times a long-tailed factor of the
 turn. It samples few turns at once, so that it needs little of the processor. The runs alternate, some steps each, so
 that other load affects all. Of each: seconds of a step, the ratio of its speed to that of the run that waits, and the
-idle shares of the trainer, which waits for episodes, and of the server's slots.
+idle shares of the trainer, which waits for episodes, and of the server's slots. Beside them what `sleuth plan
+--simulate` says of it by the times of the first run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,6 +23,8 @@ import httpx
 
 from benchmarks.served import emulated
 from benchmarks.tiny_run import BASE, CONTEXT, exact_match, rows, train, write_recipe
+from sleuth.plan.parts import Parts, measured_parts
+from sleuth.plan.simulate import Split, simulate
 
 
 def main() -> None:
@@ -57,7 +61,10 @@ def main() -> None:
                 before = turn_seconds(url)
                 train(recipe, folder / str(lag), *overrides, **pool)
                 busy[lag] += (turn_seconds(url) - before) / options.at_once
-        print(json.dumps(compared(folder, options.lags, busy)))
+        split = Split(
+            servers=1, ranks=1, slots=options.at_once, prompts=options.prompts, samples=options.samples, lag=0
+        )
+        print(json.dumps(compared(folder, options.lags, busy, split)))
 
 
 def turn_seconds(url: str) -> float:
@@ -66,9 +73,9 @@ def turn_seconds(url: str) -> float:
     return answer.json()["turn_seconds"] if answer.is_success else 0.0
 
 
-def compared(folder: Path, lags: Sequence[int], busy: Mapping[int, float]) -> dict[str, Any]:
+def compared(folder: Path, lags: Sequence[int], busy: Mapping[int, float], split: Split) -> dict[str, Any]:
     """The figures of the runs, by their lags; `busy` are seconds of the server, all slots together as one."""
-    seconds, found = {}, {}
+    seconds, found, (parts, *_) = {}, {}, measured_parts(folder / str(lags[0]), "grpo", 1)
     for lag in lags:
         steps = rows(folder / str(lag))
         waits, updates = (sum(row[half] for row in steps) for half in ("seconds_rollout", "seconds_update"))
@@ -80,6 +87,7 @@ def compared(folder: Path, lags: Sequence[int], busy: Mapping[int, float]) -> di
             "speed": round(seconds[lags[0]] / seconds[lag], 2),
             "trainer_idle": round(waits / (waits + updates), 3),
             "server_idle": round(1 - busy[lag] / (waits + updates), 3) if busy[lag] else None,
+            "simulated": simulated(parts, replace(split, lag=lag)),
             "policy_lag_mean": fmean(row.get("policy_lag_mean", row.get("off_policy_fraction", 0)) for row in steps),
             "turns_resumed": sum(row.get("turns_resumed", 0) for row in steps),
             "turns_redrawn": sum(row["turns_redrawn"] for row in steps),
@@ -89,6 +97,15 @@ def compared(folder: Path, lags: Sequence[int], busy: Mapping[int, float]) -> di
             "em": exact_match(folder / str(lag)),
         }
     return found
+
+
+def simulated(parts: Parts, split: Split) -> dict[str, float]:
+    """What should have been measured."""
+    played = simulate(parts, split, steps=40)
+    idle = {
+        f"{part}_idle": round(1 - played.busy[f"{part}{'s' * (part == 'server')}"], 3) for part in ("trainer", "server")
+    }
+    return {"step": round(played.step, 2)} | idle
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.remote.server import discover_server
+from sleuth.engines.remote.roster import Roster
+from sleuth.engines.remote.server import discover_server, discover_servers
 from sleuth.engines.remote.weight_sync import EngineReplica
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import find_eos_ids
@@ -50,11 +52,15 @@ class Pools:
         temperature: float = 1.0,
         published: bool = True,
         ranks: Ranks = ALONE,
+        listed: Callable[[], Sequence[str]] | None = None,
         **limits: object,
     ) -> PoolEngine:
-        """A pool that has published version 1 unless told otherwise."""
+        """A pool that has published version 1 unless told otherwise; with servers that are `listed` at any time."""
         self.lines = []
         eos_ids = find_eos_ids(self.learner.generation_config, self.tokenizer)
+        probed = {"tokenizer": self.tokenizer, "eos_ids": eos_ids, "context": self.context, "temperature": temperature}
+        log = self.lines.append
+        found = partial(discover_servers, **probed, log=log)
         engine = PoolEngine(
             [discover_server(server.url, tokenizer=self.tokenizer, eos_ids=eos_ids) for server in servers],
             learner or self.learner,
@@ -66,8 +72,9 @@ class Pools:
                 **{"requests_at_once": 16, "seconds": 30.0, "unavailable_timeout": 30.0, "sleeps": False} | limits
             ),
             shared=folder or self.folder,
-            log=self.lines.append,
+            log=log,
             ranks=ranks,
+            roster=None if listed is None else Roster(listed, lambda url: found([url])[0], log),
         )
         if published:
             engine.publish(1)

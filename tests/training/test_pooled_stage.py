@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
-from emulator.served import EmulatedServer
-from run_files import groups, manifest, rows
+from emulator.served import EmulatedServer, repeat_within_rounding
+from run_files import figures as untimed
+from run_files import groups, log, manifest, rows
 from small_stages import engine, through
 
+from sleuth.engines.remote import pool as pool_module
 from sleuth.training import engines
 from sleuth.training.engines import retried
 from sleuth.types import SleuthError
@@ -125,3 +128,55 @@ def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(run, recip
         run(recipe_file, tmp_path / "raw", through(pair), "stage.1.sampling.temperature=0.7")
     assert time.monotonic() - started < 120
     assert not (tmp_path / "nobody" / "metrics.jsonl").exists()
+
+
+@pytest.mark.long
+def test_servers_of_a_file_join_and_leave_during_a_run_which_plays_the_episodes_that_one_server_would(
+    run, recipe_file, tmp_path, servers, monkeypatch
+):
+    monkeypatch.setattr(pool_module, "WATCH_SECONDS", 0.05)
+    first, second, third = servers("vllm", "vllm", "sglang", token_seconds=0.02)
+    repeat_within_rounding([first, second, third])
+    file, brief = tmp_path / "servers.txt", (SHORT[0], "stage.1.steps=6", "stage.1.prompts_per_step=2", SHORT[2])
+    run(recipe_file, tmp_path / "fixed", through([first]), *brief)
+    file.write_text(f"{first.url}\nhttp://127.0.0.1:9  # not there yet\n")
+    over = threading.Event()
+
+    def change() -> None:
+        """After the first step there is another server, after the second a third one in place of the first."""
+        for step, listed in enumerate(([first, second], [second, third]), 1):
+            while len(lines(tmp_path / "run" / "metrics.jsonl")) < step and not over.wait(0.05):
+                pass
+            file.write_text("\n".join(server.url for server in listed))
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        run(recipe_file, tmp_path / "run", engine(urls=[f"file:{file}"]), *brief)
+    finally:
+        over.set()
+        changing.join()
+    assert untimed(tmp_path / "run") == untimed(tmp_path / "fixed")
+    assert [groups(tmp_path / "run", step) for step in range(1, 7)] == [
+        groups(tmp_path / "fixed", step) for step in range(1, 7)
+    ]
+    assert any(row["loss"] is not None for row in rows(tmp_path / "run"))
+    said = log(tmp_path / "run").partition("grpo 6/6")[0]
+    assert "pool: http://127.0.0.1:9: does not answer" in said
+    assert f"pool: {first.url} has left; servers: " in said
+    for server in (second, third):
+        assert f"pool: {server.url} has joined" in said
+        assert server.fault() > 0
+
+
+def lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_a_file_without_a_server_that_can_be_used_is_one_line_before_the_first_step(run, recipe_file, tmp_path):
+    file = tmp_path / "servers.txt"
+    with pytest.raises(SleuthError, match=r"servers.txt: No such file or directory"):
+        run(recipe_file, tmp_path / "missing", engine(urls=[f"file:{file}"]))
+    file.write_text("http://127.0.0.1:9\n")
+    with pytest.raises(SleuthError, match=r"http://127.0.0.1:9: does not answer"):
+        run(recipe_file, tmp_path / "away", engine(urls=[f"file:{file}"]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,6 +43,14 @@ def plan(
     price: Annotated[
         float | None, Option(min=0, metavar="MONEY", help="What a card costs an hour: prints what the run costs.")
     ] = None,
+    simulate: Annotated[
+        bool,
+        Option("--simulate", help="Play steps out in events: what waits for what, and how to split 1, 8 and 64 cards."),
+    ] = False,
+    measured: Annotated[
+        Path | None,
+        Option(metavar="RUN", help="With --simulate: draw the times of this run, in place of those of a --card."),
+    ] = None,
     no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -52,6 +62,11 @@ def plan(
     from sleuth.recipe import load_recipe
     from sleuth.recipe.sweep import is_sweep, load_sweep
 
+    if simulate or measured is not None:
+        if not simulate or (measured is None) == (card == "cpu"):
+            raise SleuthError("--simulate needs times: name a --card, or a run with --measured, and not both")
+        print_simulated(load_recipe(recipe, overrides or ()), card, world or 1, threads, measured, as_json)
+        return
     if is_sweep(recipe):
         sweep, runs = load_sweep(recipe, overrides or ())
         plans = {name: _plan(run, card, world, threads) for name, run in runs.items()}
@@ -253,3 +268,58 @@ def _duration(seconds: float) -> str:
     if seconds >= 3600:
         return f"{timedelta(seconds=seconds) / timedelta(hours=1):.1f} hours"
     return f"{max(1, round(seconds / 60))} minutes"
+
+
+CARDS = (1, 8, 64)
+"""How many of them are split between servers and ranks."""
+
+
+def print_simulated(
+    recipe: Recipe, card: str, world: int, threads: int | None, measured: Path | None, as_json: bool
+) -> None:
+    """For each `grpo` stage the best split of cards, and how busy each part is then; of a `measured` run, which had
+    `world` ranks, first its own split, beside the seconds that its steps took."""
+    import_heavy()
+    from sleuth.host.hardware import read_cards
+    from sleuth.plan.parts import measured_parts, planned_parts
+    from sleuth.plan.simulate import Split, best_split, simulate
+    from sleuth.recipe import GrpoRecipe
+
+    records = []
+    for index, stage in recipe.stages_of(GrpoRecipe).items():
+        servers, least, rows, seconds = 1, 1, {}, None
+        if measured is not None:
+            parts, servers, seconds = measured_parts(measured, stage.name, world)
+        else:
+            parts, least = planned_parts(recipe, index, read_cards(card).card, threads)
+        slots = recipe.requests_of(stage.engine, servers) if stage.engine is not None else stage.slots
+        lag = stage.engine.max_policy_lag if stage.engine is not None else 0
+        step = {"prompts": stage.prompts_per_step, "samples": stage.samples_per_prompt, "lag": lag}
+        split = Split(servers=servers, ranks=world, slots=slots, **step)
+        if measured is not None:
+            rows["this run"] = simulate(parts, split)
+        for cards in CARDS:
+            if cards >= least:
+                rows[str(cards)] = best_split(parts, cards, split, least_ranks=least)
+        found = {name: asdict(row) | {"limit": row.limit} for name, row in rows.items()}
+        records.append({"stage": stage.name, "live": split.live, "measured_step": seconds, "splits": found})
+        if as_json:
+            continue
+        times = f"; steps of {measured} took {seconds:.3g} s" if seconds is not None else ""
+        typer.echo(f"{stage.name}: {split.live:,} episodes under way; shares of time at work{times}")
+        shares = {part: [f"{row.busy[part]:.0%}" if row.busy[part] else "" for row in rows.values()] for part in PARTS}
+        columns = [
+            Column(heading="servers", cells=[str(row.split.servers) for row in rows.values()]),
+            Column(heading="ranks", cells=[str(row.split.ranks) for row in rows.values()]),
+            Column(heading="s a step", cells=[f"{row.step:.3g}" for row in rows.values()]),
+            *(Column(heading=part, cells=cells) for part, cells in shares.items() if any(cells)),
+            Column(heading="limit", cells=[row.limit for row in rows.values()], is_text=True),
+        ]
+        print_columns(list(rows), columns, heading="cards")
+    if as_json:
+        typer.echo(json.dumps({"stages": records}))
+    elif measured is None:
+        typer.echo(_assumed(card))
+
+
+PARTS = ("servers", "trainer", "retriever", "judges", "client")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -29,6 +32,7 @@ from sleuth.recipe.schedule import Scheduled, scheduled
 from sleuth.recipe.stage import SampledRecipe
 from sleuth.recipe.strict import FilePath, FunctionName, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
+from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.recipe.recipe import Recipe
@@ -81,12 +85,30 @@ class PolicyTeacherRecipe(StrictModel):
     class for the rest: no sampling variance, and at most the whole divergence. Absent: the sampled token."""
 
 
+FILE = "file:"
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number
+        return False
+
+
 class PoolRecipe(LaunchFields):
     """vLLM or SGLang servers that generate episodes with the learner's weights, which they read from a folder. Either
     they run already (`urls`), or the run starts them (`launch`)."""
 
+    schemes: ClassVar[tuple[str, ...]] = (*LaunchFields.schemes, FILE)
     urls: Annotated[Row[str], Field(min_length=1)] | None = None
-    """Addresses of servers that run already, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
+    """Addresses of servers that run already, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`. An entry
+    such as `"file:servers.txt"` is a file with an address a line, which is read again during the run: servers that are
+    added join it, those that are removed leave."""
     cards: Annotated[Row[NonNegativeInt], Field(min_length=1)] | None = None
     """With `launch`: a server for each of these GPUs. Absent: all but those that train; where there is only one GPU, it
     is shared. Without a GPU there is one server, on the CPU."""
@@ -111,6 +133,37 @@ class PoolRecipe(LaunchFields):
     """Number of updates by which the weights that sampled a token may lag behind. With 1, the episodes of a step are
     generated while the learner trains on the step before. From 2 on, those of as many later steps are, and neither
     waits for the other: a turn that is under way when the weights change goes on with the new ones."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether a file names servers, so that they may join and leave during a run."""
+        return any(url.startswith(FILE) for url in self.urls or ())
+
+    def addresses(self) -> tuple[str, ...]:
+        """The servers that run already, of which files are read now. `#` begins a comment in them. Raises SleuthError
+        with all that is wrong with a file."""
+        found, problems = list[str](), list[str]()
+        for url in self.urls or ():
+            if not url.startswith(FILE):
+                found.append(_base(url))
+                continue
+            file = Path(url.removeprefix(FILE))
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                problems.append(f"{file}: {getattr(error, 'strerror', None) or 'is not UTF-8'}")
+                continue
+            lines = [_base(line.partition("#")[0].strip()) for line in text.splitlines()]
+            for number, line in enumerate(lines, 1):
+                if line and not _is_address(line):
+                    problems.append(f"{file}, line {number}: {line[:80]!r} should be http://HOST:PORT")
+            if not any(lines):
+                problems.append(f"{file}: names no server; write one http://HOST:PORT a line")
+            found += filter(None, lines)
+        problems += [f"{url} is named {count} times" for url, count in Counter(found).items() if count > 1]
+        if problems:
+            raise SleuthError(f"engine.urls: {'; '.join(problems)}")
+        return tuple(found)
 
     @combination
     def _can_sleep(self) -> Iterator[str]:

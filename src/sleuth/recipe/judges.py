@@ -41,6 +41,8 @@ class LaunchFields(StrictModel):
     teacher."""
 
     named: ClassVar[Mapping[str, str]] = {"launch": "launch", "key_variable": "variable"}
+    schemes: ClassVar[tuple[str, ...]] = ("http://", "https://")
+    """What an entry of `urls` begins with."""
     urls: Annotated[Row[str], Field(min_length=1)] | None = None
     """Servers of the same model that run already, such as `["http://127.0.0.1:8000/v1"]`."""
     launch: Literal["vllm", "sglang"] | None = None
@@ -61,7 +63,7 @@ class LaunchFields(StrictModel):
     @combination
     def _can_be_asked(self) -> Iterator[str]:
         for url in self.urls or ():
-            if not url.startswith(("http://", "https://")):
+            if not url.startswith(self.schemes):
                 yield f"urls holds {url!r}: expected http://HOST:PORT"
         for key in ("urls", "cards"):
             if len(set(getattr(self, key) or ())) < len(getattr(self, key) or ()):

@@ -174,6 +174,7 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
         StepFigure("servers_reloaded", "Servers that had lost the weights and loaded them again."),
         StepFigure("seconds_publish", "Seconds to write the weights and load them on every server."),
         StepFigure("seconds_client", "Seconds of a core that the first rank took while servers generated."),
+        StepFigure("seconds_turns", "Some turns: seconds, sampled tokens, and turns under way at their server."),
     ),
 }
 """The figures of the core, by their headings in the reference. The others are rows of their rewards and families."""

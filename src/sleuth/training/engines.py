@@ -20,6 +20,7 @@ from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.plain_engine import open_engine
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
 from sleuth.engines.remote.published import KEPT_VERSIONS
+from sleuth.engines.remote.roster import Roster
 from sleuth.engines.remote.server import DiscoveredServer, discover_server, discover_servers
 from sleuth.kernels.device import release_cached_memory
 from sleuth.learn.models import load_model, load_outline, plain_reason
@@ -47,7 +48,7 @@ class TrainingEngine(Engine, Protocol):
         """Releases device memory until the next `publish`, where the engine can."""
         ...
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, Any]:
         """Figures for a step's row of `metrics.jsonl`, since the last call."""
         ...
 
@@ -170,11 +171,12 @@ def _open_pool(
     `patience` seconds where one does not answer. Servers that the run has started read the weights from shared memory,
     if it has room."""
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
-    urls = started.urls if started is not None else pool.urls or ()
+    urls = started.urls if started is not None else pool.addresses()
     probed = {"tokenizer": tokenizer, "eos_ids": eos_ids, "context": context, "temperature": temperature}
     servers = list(started.discovered) if started is not None else []
-    discover = partial(discover_servers, urls, **probed, log=say)
+    discover = partial(discover_servers, urls, **probed, log=say, some=pool.changes)
     servers = servers or ranks.broadcast(lambda: retried(discover, patience, say))
+    roster = Roster(pool.addresses, lambda url: discover_servers([url], **probed, log=say)[0], say)
     hosts = {*ranks.all_gather([socket.gethostname()])}
     if started is not None and len(hosts) == 1 and ranks.broadcast(lambda: _has_room(started.weights.parent, model)):
         weights = started.weights
@@ -192,6 +194,7 @@ def _open_pool(
         log=say,
         asleep=started is not None and started.asleep,
         ranks=ranks,
+        roster=roster if pool.changes and ranks.first else None,
         **probed,
     )
     return engine, servers
@@ -225,7 +228,7 @@ def check_pool(recipe: Recipe, index: int) -> list[CheckedServer]:
     no other."""
     stage = recipe.stages_of(GrpoRecipe)[index]
     assert stage.engine is not None
-    assert stage.engine.urls
+    urls = stage.engine.addresses()
     outline = load_outline(recipe.model)
 
     def check(url: str) -> CheckedServer:
@@ -238,8 +241,8 @@ def check_pool(recipe: Recipe, index: int) -> list[CheckedServer]:
             problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
         return CheckedServer(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)
 
-    with ThreadPoolExecutor(len(stage.engine.urls)) as asking:
-        return list(asking.map(check, stage.engine.urls))
+    with ThreadPoolExecutor(len(urls)) as asking:
+        return list(asking.map(check, urls))
 
 
 def send_weights(recipe: Recipe, index: int) -> float:

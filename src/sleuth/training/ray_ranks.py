@@ -192,7 +192,7 @@ def _forward(file: Path, number: int, frame: FrameType | None) -> None:
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(str(number))
-    elif time.time() - file.stat().st_mtime > SAME_REQUEST_SECONDS:
+    elif abs(time.time() - file.stat().st_mtime) > SAME_REQUEST_SECONDS:
         raise Interrupted("interrupted", number)
 
 

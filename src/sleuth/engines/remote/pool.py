@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +17,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.remote.completions import ABORTED, Aborted, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
 from sleuth.engines.remote.published import Published
-from sleuth.engines.remote.server import DiscoveredServer
+from sleuth.engines.remote.roster import Roster
+from sleuth.engines.remote.server import DiscoveredServer, wake
 from sleuth.engines.remote.weight_sync import EngineReplica, Ways, WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.sampling import max_new_tokens, whole_chunk
-from sleuth.host.connections import Replicas
+from sleuth.host.connections import Replica, Replicas
 from sleuth.learn.adapters import has_adapters
 from sleuth.learn.master_weights import WeightSource
 from sleuth.ranks import ALONE, Ranks
@@ -39,9 +41,15 @@ SAID_SECONDS = 60.0
 PING_AFTER, WATCH_SECONDS = 2.0, 1.0
 """Seconds without an answer after which servers are pinged, as turns may be long, and between two looks."""
 
+TURNS = 64
+"""Of a step, about so many are recorded with their times."""
+
 Result = TypeVar("Result")
 Group = tuple[int, ...]
 """The key of a group: a request's key without sample and turn."""
+Outcome = tuple[str | None, str, bool, bool, str]
+"""Of an update of a server: the reason if it does not answer, else None, and its label, whether its last load completed,
+whether it is asleep, and its adapter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +82,11 @@ class PoolEngine:
 
     Each of several `ranks` generates its own episodes, with its share of the requests at once. They call `publish`,
     `sleep` and `figures` at the same time; the first rank writes the weights and has the servers load them.
+
+    With a `roster`, which the first rank has, servers join and leave meanwhile. A server joins when it has loaded the
+    weights and was compared with the learner: while the learner rests, between `publish` and `sleep`, or in `publish`;
+    of several ranks always there. One that leaves ends the turns that it has begun; if updates interrupt turns, others
+    go on with what it has of them.
     """
 
     def __init__(
@@ -90,6 +103,7 @@ class PoolEngine:
         log: Callable[[str], None],
         asleep: bool = False,
         ranks: Ranks = ALONE,
+        roster: Roster | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.eos_ids = eos_ids
@@ -109,16 +123,19 @@ class PoolEngine:
             ranks=ranks,
             transfer=transfer_to(servers, model, limits, ranks),
         )
-        self._health = Replicas([server.url for server in servers])
-        self._replicas = [EngineReplica(*pair) for pair in zip(servers, self._health.members, strict=True)]
+        self._health = Replicas(())
+        self._set_members([EngineReplica(server, Replica(server.url)) for server in servers])
         for replica in self._replicas:
             replica.asleep = asleep
-        first = ranks.share(len(servers)).start  # of equally busy servers, each rank prefers another
-        self._preferred = self._replicas[first:] + self._replicas[:first]
+        self._roster = roster
+        self._joining: list[DiscoveredServer] = []  # without the weights yet
+        self._resting = False  # the learner, whose weights are those that were published
+        self._learner = threading.Lock()  # held while a server is compared with it
         self._group_replicas: dict[Group, EngineReplica] = {}
         self._retried = 0
         self._resumed = 0
         self._seconds = 0.0  # spent on publishing
+        self._turns: list[tuple[float, int, float]] = []  # seconds, tokens, turns under way at the server
         self._last_success = time.monotonic()
         self._last_failure = ""  # the reason
         self._loops: list[asyncio.AbstractEventLoop] = []  # that may be running; the clients are those of the last
@@ -211,8 +228,13 @@ class PoolEngine:
             while not replica.is_open.is_set():  # it is being updated
                 await replica.is_open.wait()
                 await self._weight_sync.ensure_current_weights(replica)
+            if replica not in self._replicas:
+                raise UnavailableError("has left the pool")
             expected = self._weight_sync.published
+            began, beside = time.monotonic(), replica.turns
             raw, label = await replica.write(tokens, sampling, limit=limit, eos_ids=self.eos_ids)
+            beside = 1 + (beside + replica.turns) / 2
+            self._turns.append((round(time.monotonic() - began, 4), len(raw.tokens), beside))
         self._weight_sync.require_weights(replica, label, expected)
         return raw, expected.version
 
@@ -244,6 +266,62 @@ class PoolEngine:
                     "checkpoint"
                 )
             await asyncio.sleep(min(self._health.seconds_until_next(), LONGEST_PAUSE))
+
+    # -- servers that join and leave ---------------------------------------------------------------------------------
+
+    def _set_members(self, replicas: Sequence[EngineReplica]) -> None:
+        self._replicas = list(replicas)
+        self._health.members = [replica.health for replica in replicas]
+        first = self._ranks.share(len(replicas)).start  # of equally busy servers, each rank prefers another
+        self._preferred = self._replicas[first:] + self._replicas[:first]
+
+    async def _follow(self, roster: Roster) -> None:
+        """Has servers leave and join as the roster changes. The last one stays until another one has joined."""
+        while self._following is asyncio.current_task():
+            left, found = roster.changes([member.url for member in (*self._replicas, *self._joining)])
+            self._joining = [server for server in (*self._joining, *found) if server.url not in left]
+            leaving = [replica for replica in self._replicas if replica.url in left]
+            for replica in leaving if len(leaving) < len(self._replicas) else ():
+                await self._leave(replica)
+            if self._joining and self._ranks.alone and self._learner.acquire(blocking=False):
+                try:
+                    for server in list(self._joining) if self._resting else ():
+                        await self._join(server, roster)
+                finally:
+                    self._learner.release()
+            await asyncio.sleep(WATCH_SECONDS)
+
+    async def _join(self, server: DiscoveredServer, roster: Roster) -> None:
+        replica = EngineReplica(server, Replica(server.url))
+        self._connect(replica)
+        self._admit(replica, await self._offer(replica), roster)
+
+    async def _offer(self, replica: EngineReplica) -> str | None:
+        """Loads the weights on a server that joins; returns why it cannot have them, else None."""
+        try:
+            return await self._weight_sync.update(replica)
+        except SleuthError as error:
+            return str(error)
+
+    def _admit(self, replica: EngineReplica, failure: str | None, roster: Roster) -> None:
+        """A server that joins becomes a member unless it failed to load the weights, or has left meanwhile."""
+        joins = replica.server in self._joining
+        self._joining = [server for server in self._joining if server is not replica.server]
+        if failure is not None:
+            roster.refuse(replica.url, failure)
+        elif joins:
+            self._set_members([*self._replicas, replica])
+            self._log(f"pool: {replica.url} has joined; servers: {len(self._replicas)}")
+
+    async def _leave(self, replica: EngineReplica) -> None:
+        self._set_members([other for other in self._replicas if other is not replica])
+        self._group_replicas = {group: one for group, one in self._group_replicas.items() if one is not replica}
+        self._log(f"pool: {replica.url} has left; servers: {len(self._replicas)}")
+        if self.limits.interrupts:
+            await replica.hold()
+            await replica.interrupt()
+            await replica.reopen()
+            await wake(replica.url)  # others may use it
 
     # -- silence -----------------------------------------------------------------------------------------------------
 
@@ -301,18 +379,25 @@ class PoolEngine:
         """Loads the model's weights on every server and checks them by a short completion; one that does not answer
         gets them when it comes back. Raises SleuthError if one cannot load them."""
         started = time.monotonic()
+        self._rest(False)
         sync = self._weight_sync
+        known = {replica.url: replica for replica in self._replicas}
+        servers = self._ranks.broadcast(lambda: [*(one.server for one in self._replicas), *self._joining])
+        replicas = [known.get(one.url) or EngineReplica(one, Replica(one.url)) for one in servers]
         for act in (EngineReplica.hold, EngineReplica.interrupt) if self.limits.interrupts else ():
-            self._run(self._each(act))
+            self._run(self._each(act, replicas))
             self._ranks.all_gather([None])  # a server that one rank interrupts returns the turns of all
 
-        def give() -> tuple[Published, list[tuple[str | None, str, bool, bool, str]], Ways]:
+        def give() -> tuple[Published, list[Outcome], Ways]:
             published = sync.write(version)
-            return published, self._run(self._update(published)), sync.ways
+            return published, self._run(self._update(published, replicas, known)), sync.ways
 
         published, outcomes, sync.ways = sync.source.together(give)
         self._adopt(published)  # on the other ranks
-        for replica, (failure, label, load_finished, asleep, adapter) in zip(self._replicas, outcomes, strict=True):
+        if not self._ranks.first:
+            pairs = zip(replicas, outcomes, strict=True)
+            self._set_members([one for one, (failure, *_) in pairs if failure is None or one.url in known])
+        for replica, (failure, label, load_finished, asleep, adapter) in zip(replicas, outcomes, strict=True):
             if not self._ranks.first:  # here turns may have noticed more since
                 replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
                 replica.may_have_restarted, replica.reloads = failure is not None, 0
@@ -320,36 +405,48 @@ class PoolEngine:
             if failure is None:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
-            else:
+            elif replica.url in known:
                 self._health.failed(replica.health)
                 self._log(f"without new weights: {failure}; it will get them when it comes back")
         if self.limits.interrupts and not self._ranks.first:
-            self._run(self._each(EngineReplica.reopen))
+            self._run(self._each(EngineReplica.reopen, replicas))
+        self._rest(True)
         self._seconds += time.monotonic() - started
 
-    async def _each(self, act: Callable[[EngineReplica], Awaitable[None]]) -> None:
-        self._connect()
-        await asyncio.gather(*map(act, self._replicas))
+    async def _each(self, act: Callable[[EngineReplica], Awaitable[None]], replicas: Sequence[EngineReplica]) -> None:
+        self._connect(*replicas)
+        await asyncio.gather(*map(act, replicas))
 
-    async def _update(self, published: Published) -> list[tuple[str | None, str, bool, bool, str]]:
+    async def _update(
+        self, published: Published, replicas: Sequence[EngineReplica], known: Collection[str]
+    ) -> list[Outcome]:
         """Gives servers new weights when none generates with the old ones: a turn that one of them returned may go on
-        at another. Returns of each the reason if it does not answer, else None, and what is known about it then."""
-        self._connect()
+        at another. Those that are not `known` join. Returns what became of each."""
+        self._connect(*replicas)
         self._adopt(published)
 
-        async def update(replica: EngineReplica) -> tuple[str | None, str, bool, bool, str]:
-            failure = await self._weight_sync.update(replica)
+        async def update(replica: EngineReplica) -> Outcome:
+            failure = await (self._weight_sync.update if replica.url in known else self._offer)(replica)
             await replica.reopen()
             return failure, replica.label, replica.load_finished, replica.asleep, replica.api.adapter
 
         with self._waiting():
-            return await asyncio.gather(*map(update, self._replicas))
+            outcomes = await asyncio.gather(*map(update, replicas))
+        for replica, (failure, *_) in zip(replicas, outcomes, strict=True):
+            if replica.url not in known and self._roster is not None:
+                self._admit(replica, failure, self._roster)
+        return outcomes
 
     def _adopt(self, published: Published) -> None:
         if self.policy_version != published.version:
             self._group_replicas.clear()
         self._weight_sync.adopt(published)
         self.policy_version = published.version
+
+    def _rest(self, rests: bool) -> None:
+        """Notes whether the learner rests, once no server is being compared with it."""
+        with self._learner:
+            self._resting = rests
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of `work` in the event loop in which turns are, or may come, under way, or in one of its own."""
@@ -360,6 +457,7 @@ class PoolEngine:
 
     def sleep(self) -> None:
         """Has servers that share the learner's card release their memory until the next `publish`."""
+        self._rest(False)
         if not self.limits.sleeps:
             return
 
@@ -371,8 +469,9 @@ class PoolEngine:
 
         self._ranks.broadcast(lambda: asyncio.run(sleep()))
 
-    def figures(self) -> dict[str, float]:
-        """Retry, reload and publishing metrics since the last call, of all ranks together."""
+    def figures(self) -> dict[str, Any]:
+        """Retry, reload and publishing metrics since the last call, of all ranks together; and a sample of turns, of
+        the first."""
         counts = {"turns_redrawn": self._retried, "servers_reloaded": self._weight_sync.reloaded}
         if self.limits.interrupts:
             counts["turns_resumed"] = self._resumed
@@ -380,19 +479,23 @@ class PoolEngine:
         for line in self._ranks.all_gather(self._lines):
             self._log(line)
         self._lines.clear()
-        self._retried, self._resumed, self._weight_sync.reloaded, self._seconds = 0, 0, 0, 0.0
-        return {name: float(value) for name, value in figures.items()}
+        turns = self._turns[:: max(1, len(self._turns) // TURNS)]
+        self._retried, self._resumed, self._weight_sync.reloaded, self._seconds, self._turns = 0, 0, 0, 0.0, []
+        return {name: float(value) for name, value in figures.items()} | {"seconds_turns": turns}
 
-    def _connect(self) -> None:
+    def _connect(self, *joining: EngineReplica) -> None:
         """Creates the clients of the running event loop, and what watches the servers in it, once per loop."""
         loop = asyncio.get_running_loop()
+        share = self._ranks.share(self.limits.requests_at_once)  # of the turns in flight at each server
+        for replica in (*self._replicas, *joining):
+            if replica.loop is not loop:
+                replica.connect(requests_at_once=max(1, share.stop - share.start), seconds=self.limits.seconds)
         if loop not in self._loops[-1:]:
             self._loops = [*(other for other in self._loops if other.is_running() and other is not loop), loop]
-            share = self._ranks.share(self.limits.requests_at_once)  # of the turns in flight at each server
-            for replica in self._replicas:
-                replica.connect(requests_at_once=max(1, share.stop - share.start), seconds=self.limits.seconds)
             if self._ranks.first:  # which prints
                 self._watching = loop.create_task(self._watch())
+            if self._roster is not None:
+                self._following = loop.create_task(self._follow(self._roster))
 
 
 def joined(raw: RawCompletion, more: RawCompletion) -> RawCompletion:

@@ -95,7 +95,8 @@ def publish(
         others = [
             place for place in shared.iterdir() if (place / CARD).exists() and place not in (published.path, keep)
         ]
-        others.sort(key=lambda place: place.stat().st_mtime, reverse=True)
+        # By version, as a clock may jump; of a run that went back, later ones are the first to go.
+        others.sort(key=lambda place: (place.name[:6] <= published.path.name[:6], place.name), reverse=True)
         for place in others[KEPT_VERSIONS - 1 :]:
             shutil.rmtree(place, ignore_errors=True)
     except OSError as error:

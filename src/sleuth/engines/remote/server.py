@@ -147,25 +147,31 @@ def discover_servers(
     context: int,
     temperature: float,
     log: Callable[[str], None],
+    some: bool = False,
 ) -> list[DiscoveredServer]:
     """All servers of a pool, each logged once found. One that a killed run left paused or asleep is woken first: the
-    servers of a pool are the run's own. Raises SleuthError for the first that training cannot use."""
+    servers of a pool are the run's own. Raises SleuthError for the first that training cannot use; with `some` they are
+    left out, to be named by a roster, unless it can use none."""
     servers = []
     for url in urls:
-        left = asyncio.run(_wake(url))
+        left = asyncio.run(wake(url))
         if left == "hanging":
             log(f"pool: {url} accepts connections and answers nothing; it is given {PROBE_SECONDS:g} s more")
         elif left:
             log(f"pool: {url} was left {left}, as by a run that was killed while it loaded weights: woken")
-        server = discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)
-        log(f"pool: {server}")
-        for problem in server.problems(context=context, temperature=temperature):
-            raise SleuthError(f"engine.urls: {server.url}: {problem}")
-        servers.append(server)
+        try:
+            server = discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)
+            log(f"pool: {server}")
+            for problem in server.problems(context=context, temperature=temperature):
+                raise SleuthError(f"engine.urls: {server.url}: {problem}")
+            servers.append(server)
+        except SleuthError:
+            if not some or (url == urls[-1] and not servers):
+                raise
     return servers
 
 
-async def _wake(url: str) -> str:
+async def wake(url: str) -> str:
     """Ends a pause or sleep, in which a server generates nothing; returns which it was, "hanging" for a server that
     answers nothing at all, and "" otherwise. SGLang reports none and always continues. What cannot be reached is
     left to `discover_server` to name."""

@@ -81,9 +81,11 @@ class EngineReplica:
         self.label = ""
         self.loads = 0
         self.reloads = 0
+        self.loop: asyncio.AbstractEventLoop | None = None  # that of the client
 
     def connect(self, *, requests_at_once: int, seconds: float) -> None:
         """Creates the client and locks of the running event loop; none outlives its loop."""
+        self.loop = asyncio.get_running_loop()
         self.client = HttpClient(self.url, seconds=seconds)
         self.semaphore = asyncio.Semaphore(requests_at_once)
         self.admission_lock = asyncio.Lock()
@@ -100,6 +102,11 @@ class EngineReplica:
     @property
     def url(self) -> str:
         return self.server.url
+
+    @property
+    def turns(self) -> int:
+        """How many of this rank are under way."""
+        return self._in_progress
 
     @property
     def is_same_process(self) -> bool:

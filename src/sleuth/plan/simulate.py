@@ -1,0 +1,214 @@
+"""Steps of training played out in events, from measured or assumed parts: which of them makes the others wait, and how
+many servers beside how many ranks are best. Time is that of an event loop whose clock jumps to the next event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import selectors
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from heapq import heapify, heappop, heappush
+
+from sleuth.plan.parts import Parts, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Servers, each with so many turns under way at most, beside ranks; and what a step has, as a recipe says it."""
+
+    servers: int
+    ranks: int
+    slots: int
+    prompts: int
+    samples: int
+    lag: int
+
+    @property
+    def live(self) -> int:
+        """Episodes that are under way at once, at most."""
+        return self.prompts * self.samples * (1 if self.lag < 2 else self.lag + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """Seconds of a step, and by part the share of the time in which it works: `servers` of the turns that they may have
+    under way, `trainer`, `retriever`, `judges`, and `client`, the process that sends turns."""
+
+    split: Split
+    step: float
+    busy: dict[str, float]
+
+    @property
+    def limit(self) -> str:
+        """The part that works most, for which the others wait."""
+        return max(self.busy, key=lambda part: self.busy[part])
+
+
+def simulate(parts: Parts, split: Split, *, steps: int = 12) -> Simulated:
+    """The mean of `steps` steps, after those in which the pipeline fills."""
+    clock = _Clock()
+    loop = asyncio.SelectorEventLoop(clock)
+    loop.time = lambda: clock.now  # type: ignore[method-assign]
+    try:
+        return loop.run_until_complete(_Run(parts, split, loop).play(steps))
+    finally:
+        loop.close()
+
+
+class _Clock(selectors.DefaultSelector):
+    """Has an event loop, for which nothing comes from outside, jump to the next event in place of waiting for it."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None  # else nothing would ever happen
+        self.now += timeout
+        return super().select(0)
+
+
+class _Station:
+    """Serves one after the other. `worked`: its seconds of work."""
+
+    def __init__(self) -> None:
+        self.worked, self._free = 0.0, asyncio.Lock()
+
+    async def serve(self, seconds: float) -> None:
+        if seconds:
+            async with self._free:
+                self.worked += seconds
+                await asyncio.sleep(seconds)
+
+
+class _Server:
+    """Turns under way together get their tokens at one pace, which depends on their number. `worked`: the seconds of
+    all turns."""
+
+    def __init__(self, token: Callable[[int], float], slots: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.free, self.in_flight, self.worked = asyncio.Semaphore(slots), 0, 0.0
+        self._token, self._numbers, self._loop = token, itertools.count(), loop
+        self._given = self._since = 0.0  # tokens of a turn that was always there, and when it had them
+        self._ends: list[tuple[float, int, float, asyncio.Future[None]]] = []
+        self._paused, self._timer = False, None
+
+    async def write(self, tokens: float, slow: float) -> None:
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self._advance()
+        heappush(self._ends, (self._given + slow * tokens, next(self._numbers), slow, ended))
+        self._schedule()
+        await ended
+
+    def resume(self, draw: Callable[[], float]) -> None:
+        """After an update: what is left of each turn is a request of its own, as slow as is drawn for it."""
+        self._advance()
+        left = [(end - self._given) / slow for end, _, slow, _ in self._ends]
+        turns = [(rest, number, draw(), ended) for rest, (_, number, _, ended) in zip(left, self._ends, strict=True)]
+        self._ends = [(self._given + rest * slow, number, slow, ended) for rest, number, slow, ended in turns]
+        heapify(self._ends)
+        self.pause(False)
+
+    def pause(self, paused: bool) -> None:
+        self._advance()
+        self._paused = paused
+        self._schedule()
+
+    def _advance(self) -> None:
+        seconds, self._since = self._loop.time() - self._since, self._loop.time()
+        self.worked += seconds * len(self._ends)
+        if self._ends and not self._paused:
+            self._given += seconds / self._token(len(self._ends))
+        while self._ends and self._ends[0][0] <= self._given + 1e-6:
+            heappop(self._ends)[-1].set_result(None)
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ends and not self._paused:
+            seconds = (self._ends[0][0] - self._given) * self._token(len(self._ends))
+            self._timer = self._loop.call_later(seconds, self.pause, False)
+
+
+class _Run:
+    """The order of a run's steps, as `RolloutWorker` and `GRPOTrainer` have it."""
+
+    def __init__(self, parts: Parts, split: Split, loop: asyncio.AbstractEventLoop) -> None:
+        self.parts, self.split, self.loop, self.draw = parts, split, loop, random.Random(0).choice
+        self.servers = [_Server(parts.token, split.slots, loop) for _ in range(split.servers)]
+        self.homes, self.numbers = dict[int, _Server](), itertools.count()  # of groups, until the next update
+        self.stations = {part: _Station() for part in ("retriever", "judges", "client")}
+
+    async def play(self, steps: int) -> Simulated:
+        split, loop, ahead = self.split, self.loop, deque[asyncio.Task[None]]()
+        filled, begun, trained, before = split.lag + 1, 0.0, 0.0, self._worked()
+        for step in range(filled + steps):
+            self.slow = self.draw(self.parts.slow)
+            if step == filled:
+                begun, trained, before = loop.time(), 0.0, self._worked()
+            while len(ahead) < (split.lag + 1 if split.lag > 1 else 1):
+                ahead.append(loop.create_task(self._step()))
+            await ahead.popleft()
+            while len(ahead) < split.lag:
+                ahead.append(loop.create_task(self._step()))
+            update, publish = self.draw(self.parts.updates) / split.ranks, self.draw(self.parts.publishes)
+            await asyncio.sleep(update)
+            if split.lag == 1:
+                await asyncio.wait(ahead)
+            for server in self.servers:
+                server.pause(True)
+            await asyncio.sleep(publish)
+            self.homes.clear()
+            for server in self.servers:
+                server.resume(partial(self.draw, self.slow))
+            trained += update + publish
+        whole = loop.time() - begun
+        for task in ahead:
+            task.cancel()
+        await asyncio.gather(*ahead, return_exceptions=True)
+        busy = {part: (worked - before[part]) / whole for part, worked in self._worked().items()}
+        busy["servers"] /= min(split.slots, -(-split.live // split.servers)) * split.servers
+        return Simulated(split=split, step=whole / steps, busy=busy | {"trainer": trained / whole})
+
+    def _worked(self) -> dict[str, float]:
+        stations = {part: station.worked for part, station in self.stations.items()}
+        return {"servers": sum(server.worked for server in self.servers)} | stations
+
+    async def _step(self) -> None:
+        await asyncio.gather(*(self._group() for _ in range(self.split.prompts)))
+
+    async def _group(self) -> None:
+        played = itertools.islice(itertools.cycle(self.draw(self.parts.groups)), self.split.samples)
+        group = next(self.numbers)
+        await asyncio.gather(*(self._episode(group, turns) for turns in played))
+        judge, questions = self.stations["judges"], range(self.parts.questions)
+        await asyncio.gather(*(judge.serve(self.draw(self.parts.judges)) for _ in questions))
+
+    async def _episode(self, group: int, turns: Sequence[Turn]) -> None:
+        for read, sampled, searches in turns:
+            server = self.homes.setdefault(group, min(self.servers, key=lambda one: one.in_flight))
+            server.in_flight += 1
+            slow = self.draw(self.slow)
+            await self.stations["client"].serve(self.draw(self.parts.client))
+            async with server.free:
+                await asyncio.sleep(slow * read * self.parts.prefill)
+                await server.write(sampled, slow)
+            server.in_flight -= 1
+            if searches:
+                await self.stations["retriever"].serve(self.draw(self.parts.searches))
+
+
+def best_split(parts: Parts, cards: int, split: Split, *, least_ranks: int = 1) -> Simulated:
+    """The fastest split of so many cards, each with a server or with a rank, of which the learner needs `least_ranks`:
+    of quarters, and then of the eighths beside the best. A single card has both, in turns."""
+    if cards == 1:
+        return simulate(parts, replace(split, servers=1, ranks=1, lag=0))
+    best: dict[int, Simulated] = {}  # by eighths of the cards that are servers
+    for tried in ((2, 4, 6), (-1, 1)):
+        middle = min(best, key=lambda eighths: best[eighths].step, default=0)
+        for eighths in (middle + offset for offset in tried):
+            servers = min(max(1, round(cards * eighths / 8)), cards - least_ranks)
+            best[eighths] = simulate(parts, replace(split, servers=servers, ranks=cards - servers), steps=2)
+    return min(best.values(), key=lambda found: found.step)
