@@ -1,61 +1,96 @@
-"""Draw the picture of README.md from a run of the demo: `python -m tools.draw_demo runs/demo`.
+"""Draw the picture of README.md: `python -m tools.draw_demo`, or with `runs/demo` from a new run of the demo.
 
-Writes docs/assets/demo-light.svg and demo-dark.svg, and a narrow version of each for telephones: the reward curve,
-exact match before and after, and one recorded episode with the author of every token.
+A run's curve, its exact match and one episode, drawn by a seed from those with two different searches, are kept in
+docs/assets/demo.json. The pictures are drawn from that: demo-light.svg and demo-dark.svg, and a narrow version of each.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import re
 import sys
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.serve.conversation import answer_sentence
 from sleuth.types import Episode, Group
 from tools.draw_concepts import DARK, LIGHT, Picture
 
 FOLDER = Path(__file__).parents[1] / "docs" / "assets"
+RECORD = FOLDER / "demo.json"
+SEED = 0
 LINE, CHARACTER = 17, 7.3
 """Height of a line of the episode and the widest width of one of its characters, in pixels."""
 AUTHORS = {"template": "prompt", "env": "environment", "policy": "model: trained"}
+MARK = "\n.mark { fill: var(--good); font-weight: 700; text-decoration: underline; }"
 
 
-def pictures(run: Path) -> dict[str, str]:
-    """SVG text by file name, from `metrics.jsonl`, `eval/*.json` and the last step of `rollouts/`."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    rewards = [row["reward_mean"] for row in rows if row.get("stage") == "grpo"]
-    before, after = (json.loads((run / "eval" / f"{name}.json").read_text()) for name in ("base", "trained"))
-    episode = shortest_right(read_rollouts(max((run / "rollouts").glob("*.parquet"))))
+def pictures(record: Mapping[str, Any]) -> dict[str, str]:
+    """SVG text by file name."""
     return {
-        f"demo{width}-{scheme}.svg": draw(rewards, before, after, episode, colours, narrow=bool(width))
+        f"demo{width}-{scheme}.svg": draw(
+            record["rewards"], record["before"], record["after"], record["episode"], colours + MARK, narrow=bool(width)
+        )
         for width in ("", "-narrow")
         for scheme, colours in (("light", LIGHT), ("dark", DARK))
     }
 
 
-def shortest_right(groups: Sequence[Group]) -> Episode:
-    """The episode of full score with two searches whose longest line is shortest."""
-    found = [
+def record_of(run: Path) -> dict[str, Any]:
+    """What the pictures show of a run, from `metrics.jsonl`, `eval/*.json` and the last step of `rollouts/`."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    figures = [json.loads((run / "eval" / f"{name}.json").read_text()) for name in ("base", "trained")]
+    kept = ("em", "em_one_hop", "em_two_hop")
+    before, after = ({name: figure[name] for name in kept} for figure in figures)
+    two_hops = with_two_searches(read_rollouts(max((run / "rollouts").glob("*.parquet"))))
+    rewards = [round(row["reward_mean"], 4) for row in rows if row.get("stage") == "grpo"]
+    episode = episode_record(random.Random(SEED).choice(two_hops))
+    return {"command": "sleuth demo", "rewards": rewards, "before": before, "after": after, "episode": episode}
+
+
+def with_two_searches(groups: Sequence[Group]) -> list[Episode]:
+    """The episodes of full score with two searches that differ."""
+    return [
         episode
         for group in groups
         for episode, score in zip(group.episodes, group.scores, strict=True)
-        if score.value == 1 and sum("<search>" in part.text for part in episode.trajectory.segments) == 2
+        if score.value == 1 and len(set(searches(episode))) == len(searches(episode)) == 2
     ]
-    return min(
-        found,
-        key=lambda episode: max(len(line) for part in episode.trajectory.segments for line in part.text.split("\n")),
-    )
+
+
+def searches(episode: Episode) -> list[str]:
+    """What it searched."""
+    return [action.text for action in episode.trajectory.actions if action.kind == "search"]
+
+
+def episode_record(episode: Episode) -> dict[str, Any]:
+    """Its question, golden answers, segments by author, and the sentences that hold the answer."""
+    answers = [action.text for action in episode.trajectory.actions if action.kind == "answer"]
+    segments = [(segment.author, segment.text) for segment in episode.trajectory.segments]
+    cited = []
+    for action in (action for action in episode.trajectory.actions if action.kind == "search" and answers):
+        texts = [passage.text for passage in action.passages]
+        found = [(text, answer_sentence(answers[-1], text, action.text)) for text in texts]
+        cited = [text[slice(*place)] for text, place in found if place][:1] or cited
+    task = episode.task
+    return {
+        "question": task.question,
+        "golden_answers": list(task.golden_answers),
+        "segments": segments,
+        "cited": cited,
+    }
 
 
 def draw(
     rewards: Sequence[float],
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    episode: Episode,
+    episode: Mapping[str, Any],
     colours: str,
     *,
     narrow: bool,
@@ -63,21 +98,15 @@ def draw(
     """The curve and the episode side by side, 880 pixels wide; narrow, one above the other and 400 wide."""
     width, left = (400, 400) if narrow else (880, 310)
     start, down = (16, 352) if narrow else (left + 26, 0)
-    lines = _lines(episode, int((width - start - 16 - 12) / CHARACTER))
+    lines = episode_lines(episode, int((width - start - 16 - 12) / CHARACTER))
     height = max(350, down + 66 + len(lines) * LINE + 14)
     picture = Picture(width, height, "The demo: reward by step, exact match before and after, one episode", colours)
     _curve(picture, rewards, before, after, left, 218 if narrow else height - 152)
-    picture.text(start, down + 26, "an episode of the last step, by author", "strong")
+    picture.text(start, down + 26, "one question, two searches, one cited sentence", "strong")
     for at, (author, words) in enumerate(AUTHORS.items()):
         picture.box(start + at * 110, down + 38, 14, 14, author)
         picture.text(start + at * 110 + 20, down + 50, words, "soft small")
-    y = down + 66
-    for author, written in groupby(lines, key=lambda line: line[0]):
-        run = [line for _, line in written]
-        picture.band(start, y, width - start - 16, LINE * len(run), author)
-        for line in run:
-            picture.text(start + 6, y + 13, line, "code small")
-            y += LINE
+    draw_lines(picture, lines, start, down + 66, width - start - 16)
     return picture.svg()
 
 
@@ -122,18 +151,63 @@ def _curve(
             picture.text(column, base + 90 + 18 * at, words, "small" if column == 16 else "small strong")
 
 
-def _lines(episode: Episode, width: int) -> list[tuple[str, str]]:
+def draw_lines(picture: Picture, lines: Sequence[tuple[str, str]], x: float, y: float, width: float) -> None:
+    """Draws (author, line)s below each other, each on the colour of its author, from y down. What stands between two
+    MARKs is marked."""
+    for author, written in groupby(lines, key=lambda line: line[0]):
+        run = [line for _, line in written]
+        picture.band(x, y, width, LINE * len(run), author)
+        for line in run:
+            parts = enumerate(escape(part) for part in line.split(EDGE))
+            words = "".join(f'<tspan class="mark">{part}</tspan>' if at % 2 else part for at, part in parts)
+            picture.parts.append(
+                f'<text x="{x + 6:g}" y="{y + 13:g}" class="code small" xml:space="preserve">{words}</text>'
+            )
+            y += LINE
+
+
+EDGE = "\0"
+
+
+def episode_lines(episode: Mapping[str, Any], width: int) -> list[tuple[str, str]]:
     """(author, line) of the episode's text, wrapped; each tag of the policy stands on a line of its own."""
     return [
-        (segment.author, line)
-        for segment in episode.trajectory.segments
-        for part in segment.text.replace("</think><", "</think>\n<").splitlines()
-        for line in textwrap.wrap(part.strip(), width)
+        (author, line)
+        for author, text in episode["segments"]
+        for part in text.replace("</think><", "</think>\n<").splitlines()
+        for line in _wrapped(part.strip(), width, episode["cited"] if author == "env" else ())
     ]
 
 
+def _wrapped(text: str, width: int, cited: Sequence[str]) -> Iterator[str]:
+    """Lines of at most `width` characters, with an EDGE at both ends of each line's part of a cited sentence."""
+    begin = next((text.index(one) for one in cited if one in text), len(text))
+    stop = begin + next((len(one) for one in cited if one in text), 0)
+    line: list[str] = []
+    marked = False
+    for word in re.finditer(r"\S+", text):
+        if line and len(" ".join(line).replace(EDGE, "")) + 1 + len(word[0]) > width:
+            yield " ".join(line) + EDGE * marked
+            line, marked = [], False
+        inside = begin <= word.start() < stop
+        if inside and not marked:
+            line.append(EDGE + word[0])
+        elif marked and not inside:
+            line[-1] += EDGE
+            line.append(word[0])
+        else:
+            line.append(word[0])
+        marked = inside
+    if line:
+        yield " ".join(line) + EDGE * marked
+
+
 def main() -> None:
-    for name, svg in pictures(Path(sys.argv[1])).items():
+    if sys.argv[1:]:
+        RECORD.write_text(
+            json.dumps(record_of(Path(sys.argv[1])), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+    for name, svg in pictures(json.loads(RECORD.read_text(encoding="utf-8"))).items():
         (FOLDER / name).write_text(svg, encoding="utf-8")
 
 

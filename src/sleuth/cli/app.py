@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from sleuth import __version__, family
+from sleuth.cli.examples import EXAMPLES, FIRST
 from sleuth.host.threads import prepare_waiting
 from sleuth.own.families import use_installed
 from sleuth.own.permission import CODE
@@ -89,7 +90,10 @@ class Commands(Mapping[str, Any]):
                 for member in sorted(places):
                     group.command(member)(family.load_named(places[member]))
                 parent.add_typer(group, name=name)
-            self._known[name] = get_group(parent).commands[name]
+            self._known[name] = verb = get_group(parent).commands[name]
+            below = {f"{name} {inner}": one for inner, one in getattr(verb, "commands", {}).items()}
+            for words, one in {name: verb, **below}.items():
+                one.epilog = f"Example: sleuth {EXAMPLES[words]}" if words in EXAMPLES else one.epilog
         return self._known[name]
 
 
@@ -104,7 +108,8 @@ class Verbs(TyperGroup):
             status = super().main(*arguments, standalone_mode=False, **more)
         except UsageError as error:
             bare = isinstance(error, NoArgsIsHelpError)
-            typer.echo(error.format_message() if bare else _usage_line(error), err=True)
+            first = bare and error.ctx.parent is None
+            typer.echo(FIRST if first else error.format_message() if bare else _usage_line(error), err=True)
             status = WRONG_INPUT
         except typer.Abort:
             typer.echo("interrupted", err=True)
