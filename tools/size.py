@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_826,
     "cite": 3_051,
-    "cli": 5_301,
+    "cli": 5_326,
     "convert": 1_195,
     "data": 2_688,
     "dialect.py": 252,
@@ -42,7 +42,7 @@ ROOMS = {
     "runs": 3_471,
     "search": 2_864,
     "serve": 2_666,
-    "terminal": 601,
+    "terminal": 620,
     "think": 5_086,
     "trainers": 667,
     "training": 3_661,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 367
-OTHER_LINES = 2307
+OTHER_LINES = 2349
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

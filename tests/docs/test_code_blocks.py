@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from sleuth.cli.examples import EXAMPLES
 from tools import code_blocks
 from tools.code_blocks import COMMAND, ROOT, _line_problems, pages, problems
 
@@ -67,9 +66,7 @@ def verbs(command: Any, name: str = "") -> dict[str, Any]:
 
 
 def test_the_help_of_every_verb_ends_with_an_example_that_can_be_typed() -> None:
-    ours = verbs(COMMAND)
-    assert ours.keys() == EXAMPLES.keys()
-    for name, verb in ours.items():
+    for name, verb in verbs(COMMAND).items():
         line = verb.epilog.removeprefix("Example: ")
         assert line.startswith(f"sleuth {name}")
         assert list(_line_problems(shlex.split(line))) == [], line

@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from sleuth import __version__, family
-from sleuth.cli.examples import EXAMPLES, FIRST
 from sleuth.host.threads import prepare_waiting
 from sleuth.own.families import use_installed
 from sleuth.own.permission import CODE
@@ -33,6 +32,17 @@ INTERRUPTED = 130
 
 LONGEST = 3_000
 """Characters of an error that are printed, which may repeat what a file has; no other follows what is as long."""
+
+FIRST = """Try these first:
+  sleuth ask FOLDER "QUESTION"    ask your documents; nothing leaves this machine
+  sleuth demo                     watch a tiny model learn to search, five minutes
+  sleuth recipes                  what can be trained, and on which card
+
+sleuth --help lists all commands, sleuth COMMAND --help explains one."""
+"""What `sleuth` prints alone."""
+
+EXAMPLES = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").splitlines()
+"""One of each verb of ours, which its help ends with."""
 
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -91,9 +101,11 @@ class Commands(Mapping[str, Any]):
                     group.command(member)(family.load_named(places[member]))
                 parent.add_typer(group, name=name)
             self._known[name] = verb = get_group(parent).commands[name]
-            below = {f"{name} {inner}": one for inner, one in getattr(verb, "commands", {}).items()}
-            for words, one in {name: verb, **below}.items():
-                one.epilog = f"Example: sleuth {EXAMPLES[words]}" if words in EXAMPLES else one.epilog
+            for inner, one in [("", verb), *getattr(verb, "commands", {}).items()]:
+                words = f"{name} {inner}".strip() + " "
+                one.epilog = next(
+                    (f"Example: sleuth {line}" for line in EXAMPLES if f"{line} ".startswith(words)), None
+                )
         return self._known[name]
 
 
