@@ -67,7 +67,7 @@ WANTED = {
     "search": Wanted(fits=lambda episode, score: score.value == 1 and len(_searches(episode)) == 1),
     "two_hops": Wanted(fits=_two),
     "wrong": Wanted(fits=lambda episode, score: score.value == 0 and len(_searches(episode)) == 2),
-    "thought": Wanted(fits=lambda episode, score: (score.value or 0) > 0.5),
+    "thought": Wanted(fits=lambda episode, score: (score.value or 0) > 2),
     "refined": Wanted(
         fits=lambda episode, score: (score.value or 0) > 0.9 and episode.trajectory.policy_text.count("<snippet") > 1
     ),
@@ -168,7 +168,7 @@ def draw(record: Mapping[str, Any], colours: str, *, narrow: bool) -> str:
     y = 44
     for author, written in groupby(lines, key=lambda line: line[0]):
         run = [line for _, line in written]
-        picture.band(0, y, width, LINE * len(run), author)
+        picture.band(0, y, width, LINE * len(run), author if author in AUTHORS else "template")
         for line in run:
             parts = enumerate(escape(part) for part in line.split(EDGE))
             words = "".join(f'<tspan class="mark">{part}</tspan>' if at % 2 else part for at, part in parts)
