@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sleuth.cli.app import FIRST
 from tools import code_blocks
 from tools.code_blocks import COMMAND, ROOT, _line_problems, pages, problems
 
@@ -70,3 +72,11 @@ def test_the_help_of_every_verb_ends_with_an_example_that_can_be_typed() -> None
         line = verb.epilog.removeprefix("Example: ")
         assert line.startswith(f"sleuth {name}")
         assert list(_line_problems(shlex.split(line))) == [], line
+
+
+def test_what_is_printed_without_arguments_fits_a_terminal_and_can_be_typed() -> None:
+    lines = FIRST.splitlines()
+    assert max(map(len, lines)) <= 80
+    commands = [re.split(r" {2,}", line.strip())[0] for line in lines if line.startswith("  ")]
+    assert len(commands) == 3
+    assert [problem for line in commands for problem in _line_problems(shlex.split(line))] == []

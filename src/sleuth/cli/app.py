@@ -34,9 +34,9 @@ LONGEST = 3_000
 """Characters of an error that are printed, which may repeat what a file has; no other follows what is as long."""
 
 FIRST = """Try these first:
-  sleuth ask FOLDER "QUESTION"    ask your documents; nothing leaves this machine
-  sleuth demo                     watch a tiny model learn to search, five minutes
-  sleuth recipes                  what can be trained, and on which card
+  sleuth ask FOLDER "QUESTION"  ask your documents; nothing leaves this machine
+  sleuth demo                   a tiny model learns to search, in five minutes
+  sleuth recipes                what can be trained, and on which card
 
 sleuth --help lists all commands, sleuth COMMAND --help explains one."""
 """What `sleuth` prints alone."""
