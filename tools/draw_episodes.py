@@ -65,7 +65,7 @@ def _abstains(episode: Episode) -> bool:
 WANTED = {
     "demo": Wanted(fits=_two, seed=1),
     "search": Wanted(fits=lambda episode, score: score.value == 1 and len(_searches(episode)) == 1),
-    "two_hops": Wanted(fits=_two),
+    "two_hops": Wanted(fits=_two, seed=1),
     "wrong": Wanted(fits=lambda episode, score: score.value == 0 and len(_searches(episode)) == 2),
     "thought": Wanted(fits=lambda episode, score: (score.value or 0) > 2),
     "refined": Wanted(
