@@ -1,4 +1,4 @@
-"""Draw the tables of docs/how-to/one_card.md from benchmarks/results/gpu-*.json: `python -m tools.draw_cards` writes
+"""Draw the tables of benchmarks/cards.md from benchmarks/results/gpu-*.json: `python -m tools.draw_cards` writes
 them into the page, and prints the plan's shares of each card as they belong into src/sleuth/plan/speed.py."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sleuth.plan.speed import Shares
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "how-to" / "one_card.md"
+PAGE = ROOT / "benchmarks" / "cards.md"
 BEGIN, END = "<!-- drawn by tools/draw_cards.py -->", "<!-- drawn to here -->"
 KERNELS = 6
 """Kernels that are listed of a piece of work, at most."""

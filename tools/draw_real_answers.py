@@ -118,7 +118,7 @@ def section(pictures: Sequence[Picture], *, evaluation: str, questions: int, see
         verdict = "Right." if picture.right else f"Wrong: expected {expected}."
         answer = f"{picture.answer}, from {picture.cited}" if picture.cited else picture.answer or "no answer"
         alt = html.escape(f"{picture.question} {answer}").replace("[", "(").replace("]", ")")
-        lines += ["", f"![{alt}](../assets/real-{picture.name}.png)", "", verdict]
+        lines += ["", f"![{alt}](../assets/real-{picture.name}.png) {verdict}"]
     return "\n".join(lines) + "\n"
 
 

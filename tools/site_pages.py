@@ -5,11 +5,13 @@ Run `python -m mkdocs build` in the root of the checkout, so that the package `t
 
 from __future__ import annotations
 
+import csv
 import inspect
 import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -46,9 +48,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Ends the page of a family with what it brings, from its record."""
+    """Ends the page of a family with what it brings, from its record, and shows the tables that a line links to."""
+    folder_of = (ROOT / "docs" / page.file.src_uri).parent
+    markdown = re.sub(
+        r"^\[[^]]*\]\((\S+\.csv)\)$", lambda link: csv_table(folder_of / link[1]), markdown, flags=re.MULTILINE
+    )
     folder, _, name = page.file.src_uri.rpartition("/")
     return markdown if folder != "families" else f"{markdown}\n{parts_of_family(name.removesuffix('.md'))}"
+
+
+def csv_table(file: Path) -> str:
+    """The table of a CSV file, which GitHub shows by itself."""
+    head, *rows = csv.reader(file.read_text(encoding="utf-8").splitlines())
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def parts_of_family(name: str) -> str:

@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_826,
     "cite": 3_056,
-    "cli": 5_326,
+    "cli": 5_351,
     "convert": 1_195,
     "data": 2_663,
     "dialect.py": 252,
@@ -42,7 +42,7 @@ ROOMS = {
     "runs": 3_474,
     "search": 2_853,
     "serve": 2_492,
-    "terminal": 619,
+    "terminal": 638,
     "think": 4_995,
     "trainers": 667,
     "training": 3_804,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 370
-OTHER_LINES = 2307
+OTHER_LINES = 2349
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

@@ -114,8 +114,20 @@ print(loaded(*{place.partition(":")[0] for place in places}))
     assert output_of(tmp_path, script) == "['sleuth.cli.shipped']\n"
 
 
-@pytest.mark.parametrize(("words", "found"), [("sleuth tra", ["train"]), ("sleuth train --qu", ["--quiet"])])
-def test_a_shell_completes_verbs_and_options(tmp_path: Path, words: str, found: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("sleuth tra", ["train"]),
+        ("sleuth train --qu", ["--quiet"]),
+        ("sleuth train search_0.6b_d", ["search_0.6b_distilled"]),
+        ("sleuth recipes tiny/refiner_c", ["tiny/refiner_credit"]),
+        ("sleuth plan demo --card h2", ["h200-141"]),
+        ("sleuth eval MODEL --dialect qu", ["quoting"]),
+    ],
+)
+def test_a_shell_completes_verbs_options_recipes_cards_and_dialects(
+    tmp_path: Path, words: str, found: list[str]
+) -> None:
     asked = {"_SLEUTH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     script = f"import os; os.environ.update({asked}); app(prog_name='sleuth')"
     assert output_of(tmp_path, script).split() == found

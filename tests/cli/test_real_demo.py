@@ -112,6 +112,16 @@ def test_the_questions_that_the_pages_ask_are_answered_right(tmp_path: Path, mon
         assert right[question] in result.stdout
 
 
+@pytest.mark.long
+def test_the_first_answer_of_the_readme_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "README.md").read_text()
+    [(folder, question)] = re.findall(r'^sleuth ask (\S+) "([^"]+)"$', page, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    result = sleuth("ask", ROOT / folder, question)
+    assert result.exit_code == 0, result.stderr
+    assert f"```text\n{result.stdout}```" in page
+
+
 def test_json_is_one_object_in_the_form_of_the_chat_api(folder: Path) -> None:
     told = printed_json("demo", "--real", "--quiet", "--ask", QUESTION)
     assert (told["question"], told["answer"], told["stop"]) == (QUESTION, "Tarn", "answered")

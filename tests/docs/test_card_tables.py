@@ -1,4 +1,4 @@
-"""The tables of docs/how-to/one_card.md, and the shares that the plan computes times with, are what the files of
+"""The tables of benchmarks/cards.md, and the shares that the plan computes times with, are what the files of
 benchmarks/results say."""
 
 from __future__ import annotations

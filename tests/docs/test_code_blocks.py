@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sleuth.cli.app import FIRST
 from tools import code_blocks
-from tools.code_blocks import ROOT, pages, problems
+from tools.code_blocks import COMMAND, ROOT, _line_problems, pages, problems
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -55,3 +59,24 @@ def test_a_table_of_keys_names_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = "| figure | meaning |\n|---|---|\n| `mragin` | |\n"
     found = told(f"{ours}\n{keys}\n{other}", tmp_path, monkeypatch)
     assert found == ["loss.stpes = 3 is no key of any recipe", "mragin is no key of any recipe"]
+
+
+def verbs(command: Any, name: str = "") -> dict[str, Any]:
+    inner = getattr(command, "commands", {})
+    below = {words: one for verb in inner for words, one in verbs(inner[verb], f"{name} {verb}".strip()).items()}
+    return below or {name: command}
+
+
+def test_the_help_of_every_verb_ends_with_an_example_that_can_be_typed() -> None:
+    for name, verb in verbs(COMMAND).items():
+        line = verb.epilog.removeprefix("Example: ")
+        assert line.startswith(f"sleuth {name}")
+        assert list(_line_problems(shlex.split(line))) == [], line
+
+
+def test_what_is_printed_without_arguments_fits_a_terminal_and_can_be_typed() -> None:
+    lines = FIRST.splitlines()
+    assert max(map(len, lines)) <= 80
+    commands = [re.split(r" {2,}", line.strip())[0] for line in lines if line.startswith("  ")]
+    assert len(commands) == 3
+    assert [problem for line in commands for problem in _line_problems(shlex.split(line))] == []

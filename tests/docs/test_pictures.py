@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tools import draw_demo, draw_index_sizes
+from tools import draw_episodes, draw_index_sizes
 from tools.code_blocks import ROOT
 from tools.draw_concepts import FOLDER, PICTURES
 
@@ -38,14 +39,26 @@ def test_the_files_that_a_picture_names_exist() -> None:
     assert [name for name in names if not (ROOT / "src" / "sleuth" / name).exists()] == []
 
 
-@pytest.mark.parametrize("name", ["demo-light.svg", "demo-dark.svg", "demo-narrow-light.svg", "demo-narrow-dark.svg"])
-def test_the_readme_shows_the_picture_and_its_figures(name: str) -> None:
-    readme, drawn = (ROOT / "README.md").read_text(), (draw_demo.FOLDER / name).read_text()
-    assert f"docs/assets/{name}" in readme
-    assert_text_fits(drawn)
-    before, after = re.findall(r">([01]\.\d{3})<", drawn)[:2]
-    assert f"from {before} (" in readme
-    assert f"to {after} (" in readme
+RECORDS = json.loads(draw_episodes.RECORDS.read_text())
+
+
+def test_episodes_are_drawn_from_what_is_kept_of_them() -> None:
+    pages = (ROOT / "README.md").read_text() + (ROOT / "docs/gallery.md").read_text()
+    for name, svg in draw_episodes.pictures(RECORDS).items():
+        assert (draw_episodes.FOLDER / name).read_text() == svg, "run: python -m tools.draw_episodes"
+        assert f"assets/{name}" in pages
+        assert_text_fits(svg)
+
+
+def test_the_readme_shows_two_different_searches_and_marks_the_sentence_with_the_answer() -> None:
+    record = RECORDS["demo"]
+    policy = "".join(text for author, text in record["segments"] if author == "policy")
+    assert len(set(re.findall("<search>(.*?)</search>", policy))) == 2
+    [sentence] = record["cited"]
+    assert record["golden_answers"][0] in sentence
+    results = "\n".join(text for author, text in record["segments"] if author == "env")
+    assert sentence in results.rpartition("<information>")[2]
+    assert f'<tspan class="mark">{sentence.split()[0]}' in draw_episodes.pictures(RECORDS)["demo-light.svg"]
 
 
 def test_sizes_of_indexes_are_drawn_and_printed_from_the_same_figures() -> None:
@@ -57,4 +70,4 @@ def test_sizes_of_indexes_are_drawn_and_printed_from_the_same_figures() -> None:
         assert_text_fits(svg)
         guessed = sum(isinstance(row[key], dict) for row in rows for key, _ in draw_index_sizes.PANELS)
         assert svg.count('fill="var(--page)"') == guessed
-    assert "\n".join(draw_index_sizes.table(rows)) in page
+    assert "\n".join(draw_index_sizes.table(rows)) in (ROOT / "docs" / "lab.md").read_text()

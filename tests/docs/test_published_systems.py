@@ -1,8 +1,9 @@
-"""docs/published/*.md number every fact of the five descriptions, and what they name as shown is there."""
+"""docs/published/*-facts.csv number every fact of the five descriptions, and what they name as shown is there."""
 
 from __future__ import annotations
 
 import ast
+import csv
 import re
 import shlex
 from collections.abc import Iterator
@@ -19,13 +20,20 @@ STATES = ("works", "at tiny size", "cannot be had here", "differs")
 
 
 def rows(page: Path, heading: str) -> Iterator[dict[str, str]]:
-    """The rows of all tables that have a column of that heading, by their headings."""
+    """The rows of all tables that a page has or links to, and that have a column of that heading, by their headings."""
     headings: list[str] = []
     for line in page.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
         if headings and cells and not line.startswith("|---") and heading in headings:
             yield dict(zip(headings, cells, strict=True))
         headings = headings or cells if cells else []
+    for file in tables(page):
+        found = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+        yield from found if found and heading in found[0] else []
+
+
+def tables(page: Path) -> list[Path]:
+    return [page.parent / name for name in re.findall(r"\]\((\S+\.csv)\)", page.read_text(encoding="utf-8"))]
 
 
 @cache
@@ -35,7 +43,7 @@ def names_in(file: Path) -> set[str]:
 
 def test_every_file_and_test_of_the_pages_exists() -> None:
     lost = []
-    for page in (INDEX, *PAGES):
+    for page in (file for one in (INDEX, *PAGES) for file in (one, *tables(one))):
         for name in re.findall(r"`((?:src|tests|recipes|docs)/[^`\s]+)`", page.read_text(encoding="utf-8")):
             path, _, test = name.partition("::")
             if not (ROOT / path).exists() or (test and test not in names_in(ROOT / path)):

@@ -13,7 +13,7 @@ from sleuth.plan.model_check import examine, findings_of
 from sleuth.plan.model_files import Finding
 from sleuth.types import SleuthError
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "check_model.md"
+PAGE = Path(__file__).parents[2] / "docs" / "lab.md"
 HUB = (
     "Qwen/Qwen2.5-0.5B-Instruct",
     "Qwen/Qwen3-0.6B",

@@ -33,6 +33,17 @@ INTERRUPTED = 130
 LONGEST = 3_000
 """Characters of an error that are printed, which may repeat what a file has; no other follows what is as long."""
 
+FIRST = """Try these first:
+  sleuth ask FOLDER "QUESTION"  ask your documents; nothing leaves this machine
+  sleuth demo                   a tiny model learns to search, in five minutes
+  sleuth recipes                what can be trained, and on which card
+
+sleuth --help lists all commands, sleuth COMMAND --help explains one."""
+"""What `sleuth` prints alone."""
+
+EXAMPLES = Path(__file__).with_name("examples.txt").read_text(encoding="utf-8").splitlines()
+"""One of each verb of ours, which its help ends with."""
+
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
     "add_completion": False,
@@ -89,7 +100,12 @@ class Commands(Mapping[str, Any]):
                 for member in sorted(places):
                     group.command(member)(family.load_named(places[member]))
                 parent.add_typer(group, name=name)
-            self._known[name] = get_group(parent).commands[name]
+            self._known[name] = verb = get_group(parent).commands[name]
+            for inner, one in [("", verb), *getattr(verb, "commands", {}).items()]:
+                words = f"{name} {inner}".strip() + " "
+                one.epilog = next(
+                    (f"Example: sleuth {line}" for line in EXAMPLES if f"{line} ".startswith(words)), None
+                )
         return self._known[name]
 
 
@@ -104,7 +120,8 @@ class Verbs(TyperGroup):
             status = super().main(*arguments, standalone_mode=False, **more)
         except UsageError as error:
             bare = isinstance(error, NoArgsIsHelpError)
-            typer.echo(error.format_message() if bare else _usage_line(error), err=True)
+            first = bare and error.ctx.parent is None
+            typer.echo(FIRST if first else error.format_message() if bare else _usage_line(error), err=True)
             status = WRONG_INPUT
         except typer.Abort:
             typer.echo("interrupted", err=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from sleuth.host.hardware import CARDS
 from sleuth.host.memory import total_host_memory
 from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
 from sleuth.terminal.tables import Column, print_columns
@@ -35,6 +36,7 @@ def plan(
         Option(
             metavar="NAME",
             help='The card, such as h100-80, "8 x a100-40" or 24GB; cpu: this machine\'s memory, without a time.',
+            autocompletion=lambda: ["cpu", *CARDS],
         ),
     ] = "cpu",
     threads: Annotated[

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sleuth.terminal.options import AsJson
+from sleuth.terminal.options import AsJson, recipe_completions
 from sleuth.terminal.tables import show
 from sleuth.types import SleuthError
 
@@ -26,7 +26,13 @@ FIRST_LINE = 33
 
 def recipes(
     name: Annotated[
-        str | None, Argument(metavar="NAME", help="Print this recipe instead of the list.", show_default=False)
+        str | None,
+        Argument(
+            metavar="NAME",
+            help="Print this recipe instead of the list.",
+            show_default=False,
+            autocompletion=recipe_completions,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

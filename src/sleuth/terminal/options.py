@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
+from sleuth import family
 from sleuth.host.memory import require_amount
 from sleuth.own.permission import BY_NO_ALLOW_CODE, BY_NO_CODE, CODE
 from sleuth.types import SleuthError
@@ -26,6 +27,13 @@ def _find_model(model: str) -> str:
     return find_model(model)
 
 
+def recipe_completions(incomplete: str) -> list[str]:
+    """The names of recipes that ship, and TOML files that begin so."""
+    from sleuth.recipe.shipped import recipe_names
+
+    return [*recipe_names(), *map(str, Path().glob(f"{incomplete}*.toml"))]
+
+
 Model = Annotated[
     str,
     Argument(
@@ -36,7 +44,13 @@ Questions = Annotated[
     Path, Option(metavar="FILE", help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)
 ]
 RecipeFile = Annotated[
-    Path, Argument(metavar="RECIPE", help="A TOML file, or a name that `sleuth recipes` lists.", show_default=False)
+    Path,
+    Argument(
+        metavar="RECIPE",
+        help="A TOML file, or a name that `sleuth recipes` lists.",
+        show_default=False,
+        autocompletion=recipe_completions,
+    ),
 ]
 
 
@@ -78,7 +92,12 @@ Retrievers = Annotated[
     Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
 ]
 Dialect = Annotated[
-    str | None, Option(metavar="NAME", help="The search protocol. [default: the model's own, or sleuth]")
+    str | None,
+    Option(
+        metavar="NAME",
+        help="The search protocol. [default: the model's own, or sleuth]",
+        autocompletion=lambda: list(family.kinds("dialects")),
+    ),
 ]
 Prompt = Annotated[str | None, Option(metavar="NAME", help="A prompt's name, or a file. [default: the model's own]")]
 PromptRole = Annotated[
