@@ -272,7 +272,7 @@ def _duration(seconds: float) -> str:
     return f"{max(1, round(seconds / 60))} minutes"
 
 
-CARDS = (1, 8, 64)
+SPLIT_CARDS = (1, 8, 64)
 """How many of them are split between servers and ranks."""
 
 
@@ -300,7 +300,7 @@ def print_simulated(
         split = Split(servers=servers, ranks=world, slots=slots, **step)
         if measured is not None:
             rows["this run"] = simulate(parts, split)
-        for cards in CARDS:
+        for cards in SPLIT_CARDS:
             if cards >= least:
                 rows[str(cards)] = best_split(parts, cards, split, least_ranks=least)
         found = {name: asdict(row) | {"limit": row.limit} for name, row in rows.items()}

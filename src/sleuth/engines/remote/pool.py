@@ -48,8 +48,8 @@ Result = TypeVar("Result")
 Group = tuple[int, ...]
 """The key of a group: a request's key without sample and turn."""
 Outcome = tuple[str | None, str, bool, bool, str]
-"""Of an update of a server: the reason if it does not answer, else None, and its label, whether its last load completed,
-whether it is asleep, and its adapter."""
+"""Of an update of a server: the reason if it does not answer, else None; its label; whether its last load completed;
+whether it is asleep; and its adapter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
