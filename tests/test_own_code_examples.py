@@ -33,8 +33,8 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "own_code"
 LENGTH = re.compile(r"How many (\w+) are (\d+) (\w+)\?")
 UNITS = {"metres": "m", "kilometres": "km", "centimetres": "cm", "miles": "mi", "feet": "ft", "inches": "in"}
-RECIPES = sorted(file for file in FOLDER.glob("*.toml") if file.stem != "tiny_calculator")
-"""All but the one that begins with texts, which has a test of its own."""
+RECIPES = sorted(file for file in FOLDER.glob("*.toml") if file.stem not in ("notes", "tiny_calculator"))
+"""All but those that begin with texts, which have tests of their own."""
 
 
 Turn = Callable[[str, Sampling], str]
@@ -102,6 +102,15 @@ def test_a_tiny_model_learns_to_use_the_calculator_on_numbers_of_no_question_bef
     assert trained["em"]["value"] > 0.9
 
 
+@pytest.mark.slow
+def test_a_tiny_model_learns_to_keep_what_it_needs_of_a_text_that_it_reads_in_parts(checkout: Path) -> None:
+    subprocess.run([sys.executable, "examples/own_code/my_notes.py"], check=True)
+    done = sleuth("train", "examples/own_code/notes.toml", "--run", checkout / "run")
+    assert done.exit_code == 0, done.stderr
+    taught, trained = (json.loads((checkout / f"run/eval/{name}.json").read_text()) for name in ("taught", "trained"))
+    assert trained["score"]["low"] > taught["score"]["value"]
+
+
 def test_the_calculator_is_called_and_its_result_read(checkout: Path) -> None:
     turns = [
         '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * (7 + 24)"}}</tool_call>',
@@ -146,43 +155,49 @@ def test_the_bank_that_was_written_for_trl_is_played_as_it_is(checkout: Path) ->
 
 
 def notes_tasks() -> list[Task]:
-    rows = runpy.run_path(str(FOLDER / "my_notes.py"))["rows"](limit=4)
+    rows = list(runpy.run_path(str(FOLDER / "my_notes.py"))["rows"]("train"))[:4]
     return [
         Task(
-            id=one["id"], question=one["question"], golden_answers=(*one["golden_answers"],), info={"text": one["text"]}
+            id=one["id"],
+            question=one["question"],
+            golden_answers=(*one["golden_answers"],),
+            info={"need": one["need"], "snippets": one["snippets"]},
         )
         for one in rows
     ]
 
 
-def test_a_text_longer_than_the_context_is_read_in_parts_and_answered_from_notes(checkout: Path) -> None:
+@pytest.mark.parametrize(("keeps", "value"), [(True, 1.0), (False, 0.0)])
+def test_a_text_longer_than_the_context_is_read_in_parts_of_which_what_is_cited_stays(
+    keeps: bool, value: float, checkout: Path
+) -> None:
     recipe = Path("examples/own_code/notes.toml")
-    tokenizer, task = load_tokenizer("models/tiny-base"), notes_tasks()[1]
-    named = task.question.removeprefix("What is the code of ").removesuffix("?")
+    tokenizer, task = load_tokenizer("models/tiny-reader"), notes_tasks()[0]
+    subject = task.info["need"].partition(" of ")[2].rstrip(".")
 
-    def noted(text: str, sampling: Sampling) -> str:
-        found = re.search(rf"(?i){named} has the code (\d+)", text)
-        return f" <answer>{found[1] if found else text.rpartition('far: ')[2].splitlines()[0]}</answer>"
+    def cited(text: str, sampling: Sampling) -> str:
+        found = re.findall(r"<snippet id=(\d+)>(.*?)</snippet>", text)
+        states = [(at, one) for at, one in found if subject in one and task.golden_answers[0] in one]
+        claims = [f"[{at}] {task.golden_answers[0]}" for at, _ in states if keeps or int(at) > 11]
+        return f"<answer>{' '.join(claims) or 'The tool output does not answer this.'}</answer>"
 
-    group = played(recipe, task.question, task.golden_answers[0], noted, info=task.info)
+    group = played(recipe, task.question, task.golden_answers[0], cited, info=task.info)
     trajectories = group.episodes[0].trajectories
-    assert len(encode(tokenizer, task.info["text"])) > 2 * 384
-    assert max(len(one.tokens) for one in trajectories) < 384
+    assert len(encode(tokenizer, " ".join(task.info["snippets"]))) > 1.4 * 320
     assert [one.stop for one in trajectories] == ["rewritten"] * 5 + ["answered"]
-    assert {action.text for action in trajectories[-1].actions} == {"none", task.golden_answers[0]}
-    assert group.scores[0].value == 1.0
+    assert group.scores[0].value == value
 
 
 def test_what_was_sampled_under_a_folded_history_has_the_probabilities_that_the_learner_gives_it(
     checkout: Path,
 ) -> None:
-    model, tokenizer = load_model("models/tiny-base", dtype="float32", device="cpu")
-    stage = load_recipe(Path("examples/own_code/notes.toml")).stage[0]
+    model, tokenizer = load_model("models/tiny-reader", dtype="float32", device="cpu")
+    stage = load_recipe(Path("examples/own_code/notes.toml")).stage[2]
     setting = stage.env.setting(tokenizer, notes_tasks())
     rollout = Rollout(
-        engine=LocalEngine(model, tokenizer, slots=8, context=384),
+        engine=LocalEngine(model, tokenizer, slots=8, context=320),
         renderer=Renderer(tokenizer, setting.dialect.tags),
-        context=384,
+        context=320,
         temperature=1.0,
         key=(0,),
     )
