@@ -1,6 +1,6 @@
 """An environment that folds its history: tool output longer than the context, read in parts, of which the snippets stay
-that the policy cites. `notes.toml` trains in it; `python examples/own_code/my_notes.py` writes its rows, of a world that
-`sleuth world runs/world` has made."""
+that the policy cites. `notes.toml` trains in it; `python examples/own_code/my_notes.py` writes its rows, of the world
+that `sleuth world runs/world` has made."""
 
 import json
 import random
