@@ -19,6 +19,7 @@ from pools import Pools, asked, move, require_same_turns
 from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import roster as roster_module
 from sleuth.engines.remote.pool import PoolEngine
+from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
 from sleuth.training.rollout_worker import Background
 from sleuth.types import SleuthError
 
@@ -226,3 +227,26 @@ def test_a_list_that_cannot_be_read_changes_nothing_and_is_one_line(servers, poo
     assert len(stays) == 2
     assert "No such file" in stays[0]
     assert "names no server" in stays[1]
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_server_that_leaves_while_it_is_given_weights_ends_no_run(servers, pools, learner, monkeypatch, lag):
+    leaves, stays = servers("vllm", "vllm")
+    listed = [leaves.url, stays.url]
+    engine = pools.open([leaves, stays], listed=lambda: listed, max_policy_lag=lag)
+    update = WeightSync.update
+
+    async def updated(sync: WeightSync, replica: EngineReplica) -> str | None:
+        if replica.url == leaves.url:
+            listed.remove(leaves.url)
+            while leaves.url in members(engine):
+                await asyncio.sleep(0.01)
+            raise SleuthError(f"{leaves.url}: could not load them, as its machine goes down")
+        return await update(sync, replica)
+
+    monkeypatch.setattr(WeightSync, "update", updated)
+    move(learner)
+    engine.publish(2)
+    assert members(engine) == [stays.url]
+    assert [line for line in pools.lines if leaves.url in line] == [f"pool: {leaves.url} has left; servers: 1"]
+    pools.require_learners_turns(engine)

@@ -297,10 +297,13 @@ class PoolEngine:
         self._admit(replica, await self._offer(replica), roster)
 
     async def _offer(self, replica: EngineReplica) -> str | None:
-        """Loads the weights on a server that joins; returns why it cannot have them, else None."""
+        """Loads the weights on a server; returns why it does not have them, else None. Raises SleuthError if a member
+        of the pool cannot load them: one that joins, or has left meanwhile, ends no run."""
         try:
             return await self._weight_sync.update(replica)
         except SleuthError as error:
+            if replica in self._replicas:
+                raise
             return str(error)
 
     def _admit(self, replica: EngineReplica, failure: str | None, roster: Roster) -> None:
@@ -382,21 +385,23 @@ class PoolEngine:
         self._rest(False)
         sync = self._weight_sync
         known = {replica.url: replica for replica in self._replicas}
-        servers = self._ranks.broadcast(lambda: [*(one.server for one in self._replicas), *self._joining])
-        replicas = [known.get(one.url) or EngineReplica(one, Replica(one.url)) for one in servers]
+        members, joining = self._ranks.broadcast(lambda: ([one.server for one in known.values()], [*self._joining]))
+        replicas = [known.get(one.url) or EngineReplica(one, Replica(one.url)) for one in members]
+        joins = [EngineReplica(one, Replica(one.url)) for one in joining]
+        replicas += joins
         for act in (EngineReplica.hold, EngineReplica.interrupt) if self.limits.interrupts else ():
             self._run(self._each(act, replicas))
             self._ranks.all_gather([None])  # a server that one rank interrupts returns the turns of all
 
         def give() -> tuple[Published, list[Outcome], Ways]:
             published = sync.write(version)
-            return published, self._run(self._update(published, replicas, known)), sync.ways
+            return published, self._run(self._update(published, replicas, joins)), sync.ways
 
         published, outcomes, sync.ways = sync.source.together(give)
         self._adopt(published)  # on the other ranks
         if not self._ranks.first:
             pairs = zip(replicas, outcomes, strict=True)
-            self._set_members([one for one, (failure, *_) in pairs if failure is None or one.url in known])
+            self._set_members([one for one, (failure, *_) in pairs if failure is None or one not in joins])
         for replica, (failure, label, load_finished, asleep, adapter) in zip(replicas, outcomes, strict=True):
             if not self._ranks.first:  # here turns may have noticed more since
                 replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
@@ -405,7 +410,7 @@ class PoolEngine:
             if failure is None:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
-            elif replica.url in known:
+            elif replica in self._replicas:
                 self._health.failed(replica.health)
                 self._log(f"without new weights: {failure}; it will get them when it comes back")
         if self.limits.interrupts and not self._ranks.first:
@@ -418,22 +423,22 @@ class PoolEngine:
         await asyncio.gather(*map(act, replicas))
 
     async def _update(
-        self, published: Published, replicas: Sequence[EngineReplica], known: Collection[str]
+        self, published: Published, replicas: Sequence[EngineReplica], joins: Sequence[EngineReplica]
     ) -> list[Outcome]:
         """Gives servers new weights when none generates with the old ones: a turn that one of them returned may go on
-        at another. Those that are not `known` join. Returns what became of each."""
+        at another. Some of them join. Returns what became of each."""
         self._connect(*replicas)
         self._adopt(published)
 
         async def update(replica: EngineReplica) -> Outcome:
-            failure = await (self._weight_sync.update if replica.url in known else self._offer)(replica)
+            failure = await self._offer(replica)
             await replica.reopen()
             return failure, replica.label, replica.load_finished, replica.asleep, replica.api.adapter
 
         with self._waiting():
             outcomes = await asyncio.gather(*map(update, replicas))
         for replica, (failure, *_) in zip(replicas, outcomes, strict=True):
-            if replica.url not in known and self._roster is not None:
+            if replica in joins and self._roster is not None:
                 self._admit(replica, failure, self._roster)
         return outcomes
 
