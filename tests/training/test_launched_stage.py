@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from run_files import evaluation
 from small_stages import engine
 
@@ -24,6 +25,7 @@ from sleuth.engines.launch import Launch
 from sleuth.engines.remote.http_client import HttpClient
 from sleuth.engines.remote.vllm import Vllm
 from sleuth.recipe.grpo import PoolRecipe
+from sleuth.training.engines import can_hold
 from sleuth.training.servers import SHARED_MEMORY, cards_of, launches_of
 from sleuth.types import SleuthError
 
@@ -169,3 +171,15 @@ def test_servers_get_the_cards_that_do_not_train(visible, cards):
     assert cards_of(PoolRecipe(launch="vllm"), visible, 1) == cards
     with pytest.raises(SleuthError, match=f"engine.cards names 9, and this process sees {visible} GPUs"):
         cards_of(PoolRecipe(launch="vllm", cards=(9,)), visible, 1)
+
+
+def test_shared_memory_that_another_user_could_read_or_has_prepared_is_not_used(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    assert can_hold(tmp_path / "new", model)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert can_hold(tmp_path / "new", model), "that of an earlier start"
+    (tmp_path / "link").symlink_to(tmp_path / "new")
+    (tmp_path / "open").mkdir(mode=0o755)
+    (tmp_path / "file").touch(mode=0o600)
+    for name in ("link", "open", "file", "nowhere/below"):
+        assert not can_hold(tmp_path / name, model)

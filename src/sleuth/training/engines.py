@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.batching import BatchingEngine
@@ -167,18 +171,18 @@ def _open_pool(
     patience: float = 0.0,
 ) -> tuple[PoolEngine, list[DiscoveredServer]]:
     """A recipe's pool for episodes of at most `context` tokens, and its servers: those that the run has `started`,
-    where the recipe names none that run already. The first of several `ranks` asks what they can do, again for
-    `patience` seconds where one does not answer. Servers that the run has started read the weights from shared memory,
-    if it has room."""
+    where the recipe names none that run already. The first of several `ranks` reads their addresses and asks what they
+    can do, again for `patience` seconds where one does not answer. Servers that the run has started read the weights
+    from shared memory, if it has room."""
     eos_ids = find_eos_ids(model.generation_config, tokenizer)
-    urls = started.urls if started is not None else pool.addresses()
+    urls = started.urls if started is not None else ranks.broadcast(pool.addresses)
     probed = {"tokenizer": tokenizer, "eos_ids": eos_ids, "context": context, "temperature": temperature}
     servers = list(started.discovered) if started is not None else []
     discover = partial(discover_servers, urls, **probed, log=say, some=pool.changes)
     servers = servers or ranks.broadcast(lambda: retried(discover, patience, say))
     roster = Roster(pool.addresses, lambda url: discover_servers([url], **probed, log=say)[0], say)
     hosts = {*ranks.all_gather([socket.gethostname()])}
-    if started is not None and len(hosts) == 1 and ranks.broadcast(lambda: _has_room(started.weights.parent, model)):
+    if started is not None and len(hosts) == 1 and ranks.broadcast(lambda: can_hold(started.weights, model)):
         weights = started.weights
     engine = PoolEngine(
         servers,
@@ -200,10 +204,16 @@ def _open_pool(
     return engine, servers
 
 
-def _has_room(place: Path, model: PreTrainedModel) -> bool:
-    """For the versions of the weights that the folder keeps, one that is written, and as much again for others."""
+def can_hold(folder: Path, model: nn.Module) -> bool:
+    """Whether there is room for the versions of the weights that the folder keeps, one that is written, and as much
+    again for others. Makes the folder, whose name others can guess: if it is not this user's alone, it is not used."""
     size = sum(weight.nbytes for weight in model.parameters())
-    return place.is_dir() and shutil.disk_usage(place).free > 2 * (KEPT_VERSIONS + 1) * size
+    if not folder.parent.is_dir() or shutil.disk_usage(folder.parent).free <= 2 * (KEPT_VERSIONS + 1) * size:
+        return False
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

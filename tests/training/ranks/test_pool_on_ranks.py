@@ -24,8 +24,15 @@ from test_stages_on_ranks import assert_same_run
 from benchmarks.pooled_ranks import gradients
 from benchmarks.ranks_killed import ranks_of
 from sleuth.engines.remote.pool import PoolEngine
+from sleuth.engines.remote.roster import Roster
+from sleuth.engines.remote.server import discover_server
+from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
 from sleuth.learn.models import load_model
 from sleuth.ranks import Ranks
+from sleuth.recipe import load_recipe
+from sleuth.recipe.grpo import PoolRecipe
+from sleuth.render import find_eos_ids
+from sleuth.training.engines import _open_pool
 from sleuth.types import Completion
 
 pytestmark = pytest.mark.ranks
@@ -100,6 +107,38 @@ def test_ranks_begin_with_different_servers_and_share_the_turns_in_flight(server
         asked(engine, pools.sampled(groups=1, siblings=1))
         assert [server.fault() for server in pair][server] == before[server] + 1
     assert [engine._preferred[0].semaphore._value for engine in ranks] == [2, 3]
+
+
+def test_a_server_that_left_and_is_refused_when_it_comes_back_is_a_member_on_no_rank(
+    servers, engines, pools, monkeypatch
+):
+    pair = servers("vllm", "vllm")
+    ranks = engines(pair)
+    first, update = ranks[0], WeightSync.update
+    comes_back, stays = first._replicas
+    first._set_members([stays])
+    first._joining = [comes_back.server]
+    first._roster = Roster(lambda: [server.url for server in pair], lambda url: comes_back.server, pools.lines.append)
+
+    async def refused(sync: WeightSync, replica: EngineReplica) -> str | None:
+        return "cannot load them" if replica.url == comes_back.url else await update(sync, replica)
+
+    monkeypatch.setattr(WeightSync, "update", refused)
+    for engine in ranks:
+        engine.publish(2)
+        assert [replica.url for replica in engine._replicas] == [stays.url]
+
+
+def test_the_first_rank_alone_reads_the_file_of_servers(servers, pools, tmp_path):
+    [server] = servers("vllm")
+    recipe = load_recipe(Path("recipes/refiner_4b_rubric.toml"))
+    pool = PoolRecipe(urls=(f"file:{tmp_path / 'on the first machine only'}",), requests_at_once=4)
+    eos_ids = find_eos_ids(pools.learner.generation_config, pools.tokenizer)
+    found = [discover_server(server.url, tokenizer=pools.tokenizer, eos_ids=eos_ids)]
+    second = InTurn(rank=1, world=2, said=[(server.url,), found])
+    limits = {"context": 256, "temperature": 1.0, "weights": tmp_path, "say": print}
+    engine, _ = _open_pool(recipe, pool, pools.learner, pools.tokenizer, **limits, ranks=second)
+    assert [replica.url for replica in engine._replicas] == [server.url]
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
