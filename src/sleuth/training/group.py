@@ -6,6 +6,7 @@ import os
 import pickle
 import platform
 import secrets
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from threading import Lock, Thread
 from typing import Any, TypeVar, cast
 
@@ -34,6 +35,7 @@ at once."""
 RAISED_BY_FIRST = "rank 0 raised and prints this error"
 """Note on the same error when other ranks raise it."""
 POLL_SECONDS = 0.02
+ACCEPT_SECONDS = 1.0  # between looks at whether all ranks are connected
 LOST = ("Connection closed", "Connection reset", "Connection refused", "Broken pipe", "NCCL", "Timed out", "Socket")
 """Texts that mark an error as caused by the loss of another process."""
 
@@ -210,12 +212,16 @@ class _Remote:
 
 
 def _served(thing: Any, host: str, *, callers: int) -> tuple[int, bytes]:
-    """The port of an interface and the key with which so many others call the methods of an object."""
-    key = secrets.token_bytes()
-    listener = Listener((host, 0), backlog=callers, authkey=key)
+    """The port of an interface and the key with which so many others call the methods of an object. Strangers, such as
+    those who look for open ports, delay nobody: each has a thread of its own until it has shown the key."""
+    key, server = secrets.token_bytes(), socket.create_server((host, 0), backlog=callers)
+    joined: list[Connection] = []
 
     def answer(connection: Connection) -> None:
-        with suppress(EOFError, OSError), connection:  # until it is closed
+        with suppress(EOFError, OSError, AuthenticationError), connection:  # until it is closed
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+            joined.append(connection)
             while True:
                 method, arguments = connection.recv()
                 try:
@@ -225,15 +231,16 @@ def _served(thing: Any, host: str, *, callers: int) -> tuple[int, bytes]:
                 connection.send(outcome)
 
     def accept() -> None:
-        with listener:
-            answering: list[Thread] = []
-            while len(answering) < callers:
-                with suppress(AuthenticationError):  # of a stranger
-                    answering.append(Thread(target=answer, args=(listener.accept(),), daemon=True))
-                    answering[-1].start()
+        with server:
+            server.settimeout(ACCEPT_SECONDS)
+            while len(joined) < callers:
+                with suppress(OSError):
+                    caller, _ = server.accept()
+                    caller.setblocking(True)
+                    Thread(target=answer, args=(Connection(caller.detach()),), daemon=True).start()
 
     Thread(target=accept, daemon=True).start()
-    return cast("tuple[str, int]", listener.address)[1], key
+    return server.getsockname()[1], key
 
 
 def _select_gpu(number: int) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.util import Finalize
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch.distributed as dist
@@ -19,6 +22,7 @@ from processes import on_ranks
 from sleuth.cli.train import on_ranks as on_ranks_of_a_verb
 from sleuth.ranks import Ranks
 from sleuth.runs.interruption import StopRequest
+from sleuth.training import group
 from sleuth.training.group import RAISED_BY_FIRST, join_ranks, store_of_this_start
 from sleuth.types import SleuthError
 
@@ -61,6 +65,46 @@ def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all():
         assert one["agreed"] == {"by": 0}
         assert one["gathered"] == [1, 2, 2]
         assert one["total"] == {"a": 3.0, "b": 1.5}
+
+
+class Counter:
+    """Of one rank, which others count with."""
+
+    def __init__(self) -> None:
+        self.count, self.lock = 0, Lock()
+
+    def add(self, number: int) -> int:
+        with self.lock:
+            self.count += number
+            return self.count
+
+
+def counted(ranks: Ranks, stranger: bytes | None) -> int:
+    """The sum of the numbers of the ranks, at which a stranger was the first to call."""
+    served, callers = group._served, []
+
+    def after_a_stranger(*arguments: Any, **options: Any) -> tuple[int, bytes]:
+        port, secret = served(*arguments, **options)
+        caller = socket.create_connection(("127.0.0.1", port))
+        if stranger is None:
+            caller.close()
+        else:
+            caller.sendall(stranger)
+            callers.append(caller)  # which stays open
+        time.sleep(0.2)
+        return port, secret
+
+    with patch.object(group, "_served", after_a_stranger):
+        counter = ranks.shared(Counter)
+    counter.add(ranks.rank)
+    ranks.all_gather([])
+    return counter.add(0)
+
+
+@pytest.mark.parametrize("stranger", [None, b"", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\4nono"])
+def test_an_object_of_rank_0_is_called_by_all_ranks_whoever_else_finds_its_port(stranger):
+    """One who hangs up, who says nothing, who takes it for a web server, and who has another key."""
+    assert on_ranks(3, counted, stranger) == [3, 3, 3]
 
 
 def signalled(ranks: Ranks, number: int, when: tuple[int | None, ...]) -> list[int | None]:
