@@ -90,6 +90,30 @@ def test_times_come_from_a_card_or_a_run(arguments):
     assert "--simulate needs times" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("card", "settings", "said"),
+    [
+        ("nonsense", (), "--card nonsense: no card is called"),
+        ("4GB", (), "grpo: 32 cards of 4 GB do not hold its learner"),
+        (
+            "h100-80",
+            ("--set", 'stage=[{ kind = "reason", name = "r", sets = [{ layout = "gsm8k", problems = "p" }] }]'),
+            "the recipe has none",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_line(card, settings, said):
+    result = sleuth("plan", "recipes/search_r1_grpo_3b.toml", "--simulate", "--card", card, *settings)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert said in result.stderr
+
+
+def test_cards_that_the_learner_needs_for_itself_are_not_split():
+    arguments = ("--simulate", "--card", "20GB", "--threads", 8, "--set", "grpo.prompts_per_step=2")
+    [stage] = printed_json("plan", "recipes/search_r1_grpo_3b.toml", *arguments)["stages"]
+    assert set(stage["splits"]) == {"64"}
+
+
 def test_a_run_whose_turns_were_not_timed_is_one_line(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"stage": "grpo", "step": 1}\n{"stage": "grpo", "step": 2}\n')
     with pytest.raises(SleuthError, match="whose turns were timed"):

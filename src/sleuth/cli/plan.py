@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from sleuth.host.hardware import CARDS
+from sleuth.host.hardware import CARDS, Cards, read_cards
 from sleuth.host.memory import total_host_memory
 from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
 from sleuth.terminal.tables import Column, print_columns
@@ -84,17 +84,13 @@ def plan(
 
 def _plan(recipe: Recipe, card: str, world: int | None, threads: int | None) -> CardPlan:
     """The plan of a recipe for what the options name."""
-    from sleuth.host.hardware import Cards, read_cards
     from sleuth.plan.fit import plan_for_cards, plan_for_cpu
 
     if card == "cpu":
         if world not in (None, 1):
             raise SleuthError(f"--card cpu is for one process: leave --ranks {world} out, or name a card")
         return plan_for_cpu(recipe, total_host_memory(), threads)
-    try:
-        cards = read_cards(card)
-    except ValueError as error:
-        raise SleuthError(f"--card {card}: {error}") from None
+    cards = _cards(card)
     count = world or cards.count
     if count > 1:
         import_heavy()
@@ -103,7 +99,14 @@ def _plan(recipe: Recipe, card: str, world: int | None, threads: int | None) -> 
         from sleuth.ranks import Ranks
 
         require_ranks(recipe, Ranks(world=ranks_and_servers(recipe, count)[0]))
-    return plan_for_cards(recipe, Cards(count=count, card=cards.card), threads)
+    return plan_for_cards(recipe, replace(cards, count=count), threads)
+
+
+def _cards(option: str) -> Cards:
+    try:
+        return read_cards(option)
+    except ValueError as error:
+        raise SleuthError(f"--card {option}: {error}") from None
 
 
 def _print_sweep(
@@ -282,18 +285,19 @@ def print_simulated(
     """For each `grpo` stage the best split of cards, and how busy each part is then; of a `measured` run, which had
     `world` ranks, first its own split, beside the seconds that its steps took."""
     import_heavy()
-    from sleuth.host.hardware import read_cards
     from sleuth.plan.parts import measured_parts, planned_parts
     from sleuth.plan.simulate import Split, best_split, simulate
     from sleuth.recipe import GrpoRecipe
 
+    if not (stages := recipe.stages_of(GrpoRecipe)):
+        raise SleuthError("--simulate plays the steps of `grpo` stages, and the recipe has none")
     records = []
-    for index, stage in recipe.stages_of(GrpoRecipe).items():
+    for index, stage in stages.items():
         servers, least, rows, seconds = 1, 1, {}, None
         if measured is not None:
             parts, servers, seconds = measured_parts(measured, stage.name, world)
         else:
-            parts, least = planned_parts(recipe, index, read_cards(card).card, threads)
+            parts, least = planned_parts(recipe, index, _cards(card).card, threads)
         slots = recipe.requests_of(stage.engine, servers) if stage.engine is not None else stage.slots
         lag = stage.engine.max_policy_lag if stage.engine is not None else 0
         step = {"prompts": stage.prompts_per_step, "samples": stage.samples_per_prompt, "lag": lag}
@@ -301,7 +305,7 @@ def print_simulated(
         if measured is not None:
             rows["this run"] = simulate(parts, split)
         for cards in SPLIT_CARDS:
-            if cards >= least:
+            if cards > least or cards == 1 == least:
                 rows[str(cards)] = best_split(parts, cards, split, least_ranks=least)
         found = {name: asdict(row) | {"limit": row.limit} for name, row in rows.items()}
         records.append({"stage": stage.name, "live": split.live, "measured_step": seconds, "splits": found})
@@ -309,12 +313,16 @@ def print_simulated(
             continue
         times = f"; steps of {measured} took {seconds:.3g} s" if seconds is not None else ""
         typer.echo(f"{stage.name}: {split.live:,} episodes under way; shares of time at work{times}")
-        shares = {part: [f"{row.busy[part]:.0%}" if row.busy[part] else "" for row in rows.values()] for part in PARTS}
+        parts_busy = {part: [row.busy[part] for row in rows.values()] for part in rows[str(SPLIT_CARDS[-1])].busy}
         columns = [
             Column(heading="servers", cells=[str(row.split.servers) for row in rows.values()]),
             Column(heading="ranks", cells=[str(row.split.ranks) for row in rows.values()]),
             Column(heading="s a step", cells=[f"{row.step:.3g}" for row in rows.values()]),
-            *(Column(heading=part, cells=cells) for part, cells in shares.items() if any(cells)),
+            *(
+                Column(heading=part, cells=[f"{share:.0%}" if share else "" for share in shares])
+                for part, shares in parts_busy.items()
+                if any(shares)
+            ),
             Column(heading="limit", cells=[row.limit for row in rows.values()], is_text=True),
         ]
         print_columns(list(rows), columns, heading="cards")
@@ -322,6 +330,3 @@ def print_simulated(
         typer.echo(json.dumps({"stages": records}))
     elif measured is None:
         typer.echo(_assumed(card))
-
-
-PARTS = ("servers", "trainer", "retriever", "judges", "client")

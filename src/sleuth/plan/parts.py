@@ -128,11 +128,14 @@ def _fitted(steps: Sequence[Sequence[Sequence[float]]]) -> tuple[float, float, f
 
 def planned_parts(recipe: Recipe, index: int, card: Card, threads: int | None) -> tuple[Parts, int]:
     """The parts of a stage on cards, by the plan's estimate for one rank, with turns as ragged as that assumes; and the
-    fewest ranks whose memory holds its learner. Raises SleuthError if the model's shape cannot be had."""
+    fewest ranks whose memory holds its learner. Raises SleuthError if that of none does, or the model's shape cannot be
+    had."""
     shape, stage, draw = shape_of(recipe.model)[0], recipe.stage[index], random.Random(0)
     machine = Machine(device=CUDA, memory=card.memory, ranks=1, servers=1)
     by_ranks = {count: phases_of(recipe, shape, replace(machine, ranks=count)) for count in RANKS}
-    least = next((n for n, some in by_ranks.items() if stage.name not in problems_of(some, card.memory)), RANKS[-1])
+    fitting = [ranks for ranks, phases in by_ranks.items() if stage.name not in problems_of(phases, card.memory)]
+    if not fitting:
+        raise SleuthError(f"{stage.name}: {RANKS[-1]} cards of {card.name} do not hold its learner; name a larger one")
     planned = StagePlan(recipe, index, shape, machine)
     time = stage_time(planned, card, by_ranks[1], threads or os.cpu_count() or 1)
     speed, lengths, played = Speed(card=card, passes=planned.passes, ranks=1), planned.lengths, planned.played
@@ -161,4 +164,4 @@ def planned_parts(recipe: Recipe, index: int, card: Card, threads: int | None) -
         judges=[step.get("judges", 0.0) / calls if calls else 0.0],
         questions=calls // (played.prompts or 1),
     )
-    return parts, least
+    return parts, fitting[0]

@@ -201,14 +201,10 @@ class _Run:
 
 
 def best_split(parts: Parts, cards: int, split: Split, *, least_ranks: int = 1) -> Simulated:
-    """The fastest split of so many cards, each with a server or with a rank, of which the learner needs `least_ranks`:
-    of quarters, and then of the eighths beside the best. A single card has both, in turns."""
+    """The fastest split of so many cards, each with a server or with a rank, of which the learner needs `least_ranks`,
+    of eighths of them. A single card has both, in turns."""
     if cards == 1:
         return simulate(parts, replace(split, servers=1, ranks=1, lag=0))
-    best: dict[int, Simulated] = {}  # by eighths of the cards that are servers
-    for tried in ((2, 4, 6), (-1, 1)):
-        middle = min(best, key=lambda eighths: best[eighths].step, default=0)
-        for eighths in (middle + offset for offset in tried):
-            servers = min(max(1, round(cards * eighths / 8)), cards - least_ranks)
-            best[eighths] = simulate(parts, replace(split, servers=servers, ranks=cards - servers), steps=2)
-    return min(best.values(), key=lambda found: found.step)
+    counts = sorted({min(max(1, cards * eighths // 8), cards - least_ranks) for eighths in range(1, 8)})
+    splits = (replace(split, servers=servers, ranks=cards - servers) for servers in counts)
+    return min((simulate(parts, one, steps=2) for one in splits), key=lambda found: found.step)
