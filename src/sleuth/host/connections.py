@@ -218,6 +218,11 @@ def _decompressed(packed: bytes, most: int) -> bytes:
     return body
 
 
+def server_url(url: str) -> str:
+    """`http://host:8000` of an address that may name a version."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
 def key_headers() -> dict[str, str]:
     """The headers with the key for the servers that a person names; empty without a key."""
     key = key_in(CLIENT_KEY_VARIABLE)

@@ -168,9 +168,10 @@ class _Run:
         for task in ahead:
             task.cancel()
         await asyncio.gather(*ahead, return_exceptions=True)
-        busy = {part: (worked - before[part]) / whole for part, worked in self._worked().items()}
+        busy = {"servers": 0.0, "trainer": trained / whole}
+        busy |= {part: (worked - before[part]) / whole for part, worked in self._worked().items()}
         busy["servers"] /= min(split.slots, -(-split.live // split.servers)) * split.servers
-        return Simulated(split=split, step=whole / steps, busy=busy | {"trainer": trained / whole})
+        return Simulated(split=split, step=whole / steps, busy=busy)
 
     def _worked(self) -> dict[str, float]:
         stations = {part: station.worked for part, station in self.stations.items()}

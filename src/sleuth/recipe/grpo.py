@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth import family
 from sleuth.dialect import Dialect
+from sleuth.host.connections import server_url
 from sleuth.recipe.data import DataFields, Lengths, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
 from sleuth.recipe.judges import UNAVAILABLE_SECONDS, LaunchFields, MemoryAmount
@@ -88,16 +89,7 @@ class PolicyTeacherRecipe(StrictModel):
 FILE = "file:"
 
 
-def _base(url: str) -> str:
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port that is no number
-        return False
+ADDRESS = re.compile(r"https?://([^\s/:]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/\S*)?")
 
 
 class PoolRecipe(LaunchFields):
@@ -145,7 +137,7 @@ class PoolRecipe(LaunchFields):
         found, problems = list[str](), list[str]()
         for url in self.urls or ():
             if not url.startswith(FILE):
-                found.append(_base(url))
+                found.append(server_url(url))
                 continue
             file = Path(url.removeprefix(FILE))
             try:
@@ -153,9 +145,9 @@ class PoolRecipe(LaunchFields):
             except (OSError, UnicodeDecodeError) as error:
                 problems.append(f"{file}: {getattr(error, 'strerror', None) or 'is not UTF-8'}")
                 continue
-            lines = [_base(line.partition("#")[0].strip()) for line in text.splitlines()]
+            lines = [server_url(line.partition("#")[0].strip()) for line in text.splitlines()]
             for number, line in enumerate(lines, 1):
-                if line and not _is_address(line):
+                if line and not ADDRESS.fullmatch(line):
                     problems.append(f"{file}, line {number}: {line[:80]!r} should be http://HOST:PORT")
             if not any(lines):
                 problems.append(f"{file}: names no server; write one http://HOST:PORT a line")

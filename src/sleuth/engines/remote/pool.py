@@ -286,15 +286,12 @@ class PoolEngine:
             if self._joining and self._ranks.alone and self._learner.acquire(blocking=False):
                 try:
                     for server in list(self._joining) if self._resting else ():
-                        await self._join(server, roster)
+                        replica = EngineReplica(server, Replica(server.url))
+                        self._connect(replica)
+                        self._admit(replica, await self._offer(replica), roster)
                 finally:
                     self._learner.release()
             await asyncio.sleep(WATCH_SECONDS)
-
-    async def _join(self, server: DiscoveredServer, roster: Roster) -> None:
-        replica = EngineReplica(server, Replica(server.url))
-        self._connect(replica)
-        self._admit(replica, await self._offer(replica), roster)
 
     async def _offer(self, replica: EngineReplica) -> str | None:
         """Loads the weights on a server; returns why it does not have them, else None. Raises SleuthError if a member

@@ -23,6 +23,7 @@ from sleuth.engines.remote.http_client import (
 from sleuth.engines.remote.sglang import Sglang
 from sleuth.engines.remote.streamed import LlamaCppPython, LlamaServer, Ollama, Streamed, generate
 from sleuth.engines.remote.vllm import Vllm
+from sleuth.host.connections import server_url
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
@@ -175,7 +176,7 @@ async def wake(url: str) -> str:
     """Ends a pause or sleep, in which a server generates nothing; returns which it was, "hanging" for a server that
     answers nothing at all, and "" otherwise. SGLang reports none and always continues. What cannot be reached is
     left to `discover_server` to name."""
-    client = HttpClient(_base(url), seconds=PROBE_SECONDS)
+    client = HttpClient(server_url(url), seconds=PROBE_SECONDS)
     try:
         for path, left, remedy in LEFT:
             with suppress(RefusedError):  # it has no such path
@@ -196,7 +197,7 @@ class _Probe:
     """Requests that identify a server, and generate a few tokens with it."""
 
     def __init__(self, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int], option: str) -> None:
-        self._client = HttpClient(_base(url), seconds=PROBE_SECONDS)
+        self._client = HttpClient(server_url(url), seconds=PROBE_SECONDS)
         self._model: dict[str, Any] = {"tokenizer": tokenizer, "eos_ids": eos_ids}
         self._prompt = encode(tokenizer, PROBE_TEXT)
         self._option = option
@@ -324,10 +325,6 @@ class _Probe:
 
     def _error(self, problem: str) -> SleuthError:
         return SleuthError(f"{self._option} {self._client.url}: {problem}")
-
-
-def _base(url: str) -> str:
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _names(card: dict[str, Any], info: dict[str, Any]) -> list[str]:
