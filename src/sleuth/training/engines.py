@@ -62,20 +62,34 @@ def training_engine(
 ) -> tuple[TrainingEngine, list[DiscoveredServer]]:
     """The engine in this process, or the recipe's pool, which loads its weights from the run's folder `weights` unless
     the recipe names another; and the pool's servers. Raises SleuthError if one of them cannot be used."""
-    pool, servers, folder, ranks = stage.engine, context.servers, context.folder, context.ranks
-    if pool is None:
+    if stage.engine is None:
         return local_engine(context, model, tokenizer, stage.context), []
+    return _pool_of(context, stage.engine, model, tokenizer, stage.context, stage.sampling.temperature)
+
+
+def _pool_of(
+    context: StageContext,
+    pool: PoolRecipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    longest: int,
+    temperature: float = 1.0,
+    patience: float = 0.0,
+) -> tuple[PoolEngine, list[DiscoveredServer]]:
+    """As `_open_pool`, for a stage of a run, which starts the servers if the recipe names none that run already."""
+    servers, folder, ranks = context.servers, context.folder, context.ranks
     engine, discovered = _open_pool(
         context.recipe,
         pool,
         model,
         tokenizer,
-        context=stage.context,
-        temperature=stage.sampling.temperature,
+        context=longest,
+        temperature=temperature,
         weights=folder.path / "weights",
         say=folder.say,
-        started=ranks.broadcast(lambda: servers.of(pool, context.model, stage.context) if servers else None),
+        started=ranks.broadcast(lambda: servers.of(pool, context.model, longest) if servers else None),
         ranks=ranks,
+        patience=patience,
     )
     if servers is not None:
         servers.found(pool, discovered)
@@ -116,26 +130,12 @@ def evaluation_pool(
     where the recipe names none, so that this process does. Raises SleuthError if a server cannot be used; where an
     earlier stage has used them, only after `unavailable_timeout` seconds, for a server that is being restarted must not
     end a run."""
-    pool, servers, folder = context.recipe.engine_at(context.index), context.servers, context.folder
-    if pool is None:
+    if (pool := context.recipe.engine_at(context.index)) is None:
         return None
     release_cached_memory()
-    ranks = context.ranks
-    engine, discovered = _open_pool(
-        context.recipe,
-        pool,
-        model,
-        tokenizer,
-        context=longest,
-        temperature=1.0,  # an evaluation does not need log-probabilities
-        weights=folder.path / "weights",
-        say=folder.say,
-        started=ranks.broadcast(lambda: servers.of(pool, context.model, longest) if servers else None),
-        ranks=ranks,
-        patience=pool.unavailable_timeout if context.first_step else 0.0,
-    )
-    if servers is not None:
-        servers.found(pool, discovered)
+    patience = pool.unavailable_timeout if context.first_step else 0.0
+    # An evaluation needs no log-probabilities, at whatever temperature.
+    engine, _ = _pool_of(context, pool, model, tokenizer, longest, patience=patience)
     engine.publish(context.first_step)
     return engine
 
