@@ -313,16 +313,13 @@ def print_simulated(
             continue
         times = f"; steps of {measured} took {seconds:.3g} s" if seconds is not None else ""
         typer.echo(f"{stage.name}: {split.live:,} episodes under way; shares of time at work{times}")
-        parts_busy = {part: [row.busy[part] for row in rows.values()] for part in rows[str(SPLIT_CARDS[-1])].busy}
+        busy = {part: [row.busy[part] for row in rows.values()] for part in rows[str(SPLIT_CARDS[-1])].busy}
+        shares = {part: [f"{one:.0%}" if one else "" for one in of] for part, of in busy.items() if any(of)}
         columns = [
             Column(heading="servers", cells=[str(row.split.servers) for row in rows.values()]),
             Column(heading="ranks", cells=[str(row.split.ranks) for row in rows.values()]),
             Column(heading="s a step", cells=[f"{row.step:.3g}" for row in rows.values()]),
-            *(
-                Column(heading=part, cells=[f"{share:.0%}" if share else "" for share in shares])
-                for part, shares in parts_busy.items()
-                if any(shares)
-            ),
+            *(Column(heading=part, cells=cells) for part, cells in shares.items()),
             Column(heading="limit", cells=[row.limit for row in rows.values()], is_text=True),
         ]
         print_columns(list(rows), columns, heading="cards")
