@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import time
@@ -158,7 +159,8 @@ def recipe(world: Path, judges: list[ChatServer], tmp_path: Path) -> Path:
     urls = ", ".join(f'"{server.url}"' for server in judges)
     judge = f'{{ kind = "http", urls = [{urls}], model = "{MODEL}" }}'
     file = tmp_path / "measured.toml"
-    file.write_text(RECIPE.format(base=BASE, world=world, folder=tmp_path, judge=judge))
+    base = shutil.copytree(BASE, tmp_path / "base")  # into which the probe writes its certificate
+    file.write_text(RECIPE.format(base=base, world=world, folder=tmp_path, judge=judge))
     return file
 
 
