@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,13 +25,14 @@ from sleuth.episodes.tables import AgentEnvRecipe
 from sleuth.learn.batch import trajectory_row
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import load_model
+from sleuth.own.calls import calls_returned
 from sleuth.own.commands import load_command
 from sleuth.own.functions import UserCodeError
 from sleuth.own.permission import CODE, CodeRefusedError
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.render import Renderer, decode, encode
 from sleuth.rollout import Rollout
-from sleuth.types import Episode, Piece, Reply, Sampling, Score, StopReason, Task
+from sleuth.types import Completion, Episode, Piece, Reply, Sampling, Score, StopReason, Task
 
 ROOT = Path(__file__).parents[2]
 AGENTS = '''
@@ -213,7 +214,8 @@ CLIENTS = []
 
 async def of_the_first_key(task, base_url, api_key):
     """Asks with the client that the first agent made."""
-    CLIENTS[len(CLIENTS) :] = [openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)]
+    if not CLIENTS:  # making one takes long beside other work
+        CLIENTS.append(openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0))
     messages = [{"role": "user", "content": task.question}]
     for _ in range(2):
         said = await CLIENTS[0].chat.completions.create(model="policy", messages=messages)
@@ -289,6 +291,15 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Age
     return setting
 
 
+class WaitingEngine(ScriptedEngine):
+    """Writes when each agent has asked, as the engine in the process does: else the first might end before the last
+    asks."""
+
+    async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
+        await calls_returned()
+        return await super().complete(tokens, sampling)
+
+
 def played(setting: AgentSetting, *turns: str, episodes: int = 1, context: int = 1000) -> list[Episode]:
     """Episodes in which the policy writes these turns."""
     assert setting.tokenizer is not None
@@ -299,7 +310,7 @@ def played(setting: AgentSetting, *turns: str, episodes: int = 1, context: int =
 
     asked: list[str] = []
     rollout = Rollout(
-        engine=ScriptedEngine(setting.tokenizer, answer),
+        engine=WaitingEngine(setting.tokenizer, answer),
         renderer=Renderer(setting.tokenizer),
         context=context,
         temperature=1.0,
@@ -560,7 +571,7 @@ def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callabl
 
 
 def test_agents_that_ask_with_one_key_have_no_score(agents: Callable[..., AgentSetting]) -> None:
-    episodes = played(agents("of_the_first_key", seconds=3.0), "42<|im_end|>", episodes=4)
+    episodes = played(agents("of_the_first_key", seconds=4.0), "42<|im_end|>", episodes=4)
     failures = [episode.trajectory.actions[-1].failure or "" for episode in episodes]
     assert "of_the_first_key: had several requests at once while another agent had none" in failures[0]
     assert [episode.trajectory.stop for episode in episodes] == ["failed"] * 4  # unasked, or asked too late
