@@ -45,7 +45,7 @@ def test_the_table_counts_the_lines_of_the_examples() -> None:
         "a curriculum": (IDEA, "other_trainers/trl_curriculum.py", "other_trainers/verifiers_curriculum.py"),
         "a stream of rows": (IDEA, "other_trainers/trl_stream.py", "other_trainers/verifiers_stream.py"),
         "a training loop": ("own_loop.py", None, None),
-        "an agent of the OpenAI Agents SDK": ("own_code/agents_sdk.py", None, "other_trainers/verifiers_agent.py"),
+        "an agent of the OpenAI Agents SDK": ("own_code/agents_sdk.py", None, "other_trainers/verifiers_program.py"),
     }
     rows_of = {cell[0]: cell[1:] for cell in cells}
     ideas = dict(re.findall(r"^\| (.+?) \| (\d+) \|", OWN_CODE.read_text(), re.MULTILINE))

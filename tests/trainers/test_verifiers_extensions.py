@@ -99,7 +99,7 @@ print(OpenAI(max_retries=0).chat.completions.create(model="m", messages=messages
 
 
 def test_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from verifiers_agent import AgentConfig
+    from verifiers_program import AgentConfig
     from verifiers_stream import LineConfig
 
     offline_uv(tmp_path, monkeypatch)
@@ -109,7 +109,7 @@ def test_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def played(url: str) -> Any:
         client, agent = config_of(url)
-        agent = agent.model_copy(update={"harness": AgentConfig(id="verifiers_agent", program="my_program")})
+        agent = agent.model_copy(update={"harness": AgentConfig(id="verifiers_program", program="my_program")})
         taskset = LineConfig(id="verifiers_stream", file=rows)
         env = vf.load_environment(vf.SingleAgentEnvConfig(taskset=taskset, agent=agent))
         async with env.serving():
