@@ -205,6 +205,7 @@ STRUCK = {
     "sleuth eval-suite": "`sleuth eval MODEL --suite FOLDER`",
     "sleuth reasoning": '`sleuth train` with a stage of kind = "reason"',
     "sleuth annotate thoughts": '`sleuth train` with a stage of kind = "annotate"',
+    "sleuth train --push": '`hf upload OWNER/NAME CHECKPOINT --private --exclude "state/*"`',
     "sleuth index --add": "`sleuth index CORPUS DIR` with the whole corpus; of a folder it reads what changed",
     "sleuth index --remove": "`sleuth index CORPUS DIR` with the corpus that is left",
     "sleuth get --from": "`sleuth index CORPUS DIR`",
