@@ -206,6 +206,7 @@ STRUCK = {
     "sleuth reasoning": '`sleuth train` with a stage of kind = "reason"',
     "sleuth annotate thoughts": '`sleuth train` with a stage of kind = "annotate"',
     "sleuth train --push": '`hf upload OWNER/NAME CHECKPOINT --private --exclude "state/*"`',
+    "sleuth init --task": "`sleuth recipes NAME > mine.toml`, such as refiner_0.6b_single_gpu or thinking_0.6b",
     "sleuth index --add": "`sleuth index CORPUS DIR` with the whole corpus; of a folder it reads what changed",
     "sleuth index --remove": "`sleuth index CORPUS DIR` with the corpus that is left",
     "sleuth get --from": "`sleuth index CORPUS DIR`",
