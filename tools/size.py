@@ -18,9 +18,9 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_826,
     "cite": 3_056,
-    "cli": 5_353,
+    "cli": 5_144,
     "convert": 1_195,
-    "data": 2_663,
+    "data": 2_454,
     "dialect.py": 252,
     "engines": 5_793,
     "episodes": 3_546,
@@ -34,14 +34,14 @@ ROOMS = {
     "plan": 2_662,
     "ranks.py": 103,
     "read": 2_320,
-    "recipe": 4_005,
+    "recipe": 3_954,
     "render.py": 396,
     "report": 2_548,
-    "retrieval": 2_846,
+    "retrieval": 2_634,
     "rollout.py": 238,
-    "runs": 3_474,
+    "runs": 3_416,
     "search": 2_853,
-    "serve": 2_492,
+    "serve": 2_385,
     "terminal": 638,
     "think": 4_995,
     "trainers": 667,
@@ -50,8 +50,8 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 370
-OTHER_LINES = 2349
+FILES = 366
+OTHER_LINES = 2347
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

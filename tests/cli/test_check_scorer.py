@@ -30,10 +30,10 @@ def test_every_scorer_scores_every_case_and_the_table_shows_where_they_disagree(
     assert lines[1]["scores"]["strict"] == 1.0
     assert lines[2]["scores"]["research"] is None
     shown = sleuth("check", "scorer", cases).stdout
-    for said in ("the policy's last turn", "silent: strict 0, search_r1 1,", "[Paris]"):
+    for said in ("the policy's last turn", "disagree on 3 of 3 cases", "silent: strict 0, search_r1 1,"):
         assert said in shown
     write_rows(cases, [CASES[0] | {"response": "Answer: Rome", "golden_answers": ["Paris"], "prompt": ""}])
-    assert "all scorers agree on all 1 cases" in sleuth("check", "scorer", cases).stdout
+    assert "scorers disagree on 0 of 1 cases" in sleuth("check", "scorer", cases).stdout
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from verb import refusal, sleuth
 
+from sleuth.cite.dialect import REFINERS
 from sleuth.data.questions import normalised_question
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard, text_sha256
@@ -97,10 +98,9 @@ def test_no_question_is_both_trained_and_tested_and_the_seed_chooses(own: Path) 
 def test_a_real_model_gets_a_prompt_of_rules_and_room(own: Path) -> None:
     from sleuth.recipe.starter import starter_recipe
 
-    for task in ("search", "refine", "think"):
-        (own / f"{task}.toml").write_text(starter_recipe(task, Path("any where"), "Qwen/Qwen3-0.6B"))
-        recipe = load_recipe(own / f"{task}.toml")
-        assert (recipe.model, recipe.dtype, recipe.name) == ("Qwen/Qwen3-0.6B", "bfloat16", "any-where")
+    (own / "search.toml").write_text(starter_recipe(Path("any where"), "Qwen/Qwen3-0.6B"))
+    recipe = load_recipe(own / "search.toml")
+    assert (recipe.model, recipe.dtype, recipe.name) == ("Qwen/Qwen3-0.6B", "bfloat16", "any-where")
     table = tomllib.loads((own / "search.toml").read_text())["stage"][1]
     assert (table["env"]["prompt"], table["env"]["prompt_role"], table["context"]) == ("search_rules", "user", 4096)
     assert table["data"]["questions"] == "any where/train.jsonl"
@@ -171,7 +171,7 @@ def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own:
     assert f"warning: stage.1 (grpo): another protocol: {said}" in changed.stdout.splitlines()
 
 
-def test_the_shipped_reader_is_asked_in_its_dialect_and_a_refiner_in_its_mode(own: Path) -> None:
+def test_the_shipped_reader_is_asked_in_its_dialect_and_a_refiner_with_a_note(own: Path) -> None:
     model = str(BASE.parent / "tiny-real")
     assert sleuth("init", "mine", "--corpus", "texts", "--questions", "asked.csv", "--model", model).exit_code == 0
     stage = trained(own / "mine/recipe.toml")
@@ -179,25 +179,17 @@ def test_the_shipped_reader_is_asked_in_its_dialect_and_a_refiner_in_its_mode(ow
     assert card is not None
     assert stage.env.setting(None, []).dialect == card.dialect
     assert (stage.env.setting(None, []).prompt, stage.context) == (card.prompt_text, 1024)
-    assert sleuth("init", "rows", "--task", "refine").exit_code == 0
-    refiner = trained(own / "rows/recipe.toml").env.setting(None, []).dialect
-    checkpoint_of(own / "refiner", own / "rows/recipe.toml", dialect=replace(refiner, turn_tokens=50), context=900)
-    assert sleuth("init", "again", "--task", "refine", "--model", "refiner").exit_code == 0
-    stage = trained(own / "again/recipe.toml")
-    dialect = stage.env.setting(None, []).dialect
-    assert (dialect, stage.context) == (replace(refiner, turn_tokens=50), 900)
+    checkpoint_of(own / "refiner", own / "mine/recipe.toml", dialect=REFINERS["thinking"])
     done = sleuth("init", "other", "--corpus", "texts", "--questions", "asked.csv", "--model", "refiner")
     assert done.exit_code == 0
-    assert "note: refiner/protocol.json: is not of --task search; the recipe asks in another protocol\n" in done.stderr
+    assert "note: refiner/protocol.json: does not search; the recipe asks in another protocol\n" in done.stderr
 
 
-@pytest.mark.parametrize("task", ["search", "refine", "think"])
 def test_the_context_fits_the_positions_of_the_model_and_the_change_that_its_recipe_suggests_may_be_small(
-    own: Path, task: str
+    own: Path,
 ) -> None:
     with_positions(own / "short", 1000)
-    data = ["--corpus", "texts", "--questions", "asked.csv"] if task == "search" else []
-    done = sleuth("init", "mine", "--task", task, *data, "--model", "short")
+    done = sleuth("init", "mine", "--corpus", "texts", "--questions", "asked.csv", "--model", "short")
     assert done.exit_code == 0, done.output
     assert trained(own / "mine/recipe.toml").context <= 1000
     [suggested] = re.findall(r"--set (\S+)=\d+`", (own / "mine/recipe.toml").read_text())
@@ -233,8 +225,9 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(own: Path) -> None
     said = refusal("init", "mine", "--corpus", "texts", "--questions", "asked.csv")
     assert said == "mine: exists and is not empty; name a new folder (nothing was changed)"
     assert [path.name for path in (own / "mine").iterdir()] == ["notes.txt"]
-    assert refusal("init", "asked.csv").startswith("asked.csv: exists")
-    assert refusal("init", ".").startswith(".: is the current folder")
+    data = ("--corpus", "texts", "--questions", "asked.csv")
+    assert refusal("init", "texts/firms.md", *data).startswith("texts/firms.md: exists")
+    assert refusal("init", ".", *data).startswith(".: is the current folder")
 
 
 FILES = {
@@ -261,15 +254,10 @@ FILES = {
         ("--corpus texts --questions open.csv", "open.csv: not a table after line 1"),
         ("--corpus texts --questions cut.json", "cut.json:1: not JSON (Expecting value)"),
         ("--corpus texts --questions one.csv", "one.csv: needs at least two different questions"),
-        ("--corpus texts", "--questions is missing: to search needs both"),
-        ("--task refine --corpus texts", "--corpus is for --task search"),
-        (
-            "--task refine --questions asked.csv",
-            "asked.csv: 21 of 21 rows, the first of them 'row_2', have no `tool_out",
-        ),
-        ("--task think --corpus asked.csv", "asked.csv: in all 21 rows: no `text`; the row has query, answer; it is a"),
-        ("--model no/model/here", "no/model/here: no such folder here"),
-        ("--column foo=bar", "--column foo=bar: should be NAME=COLUMN, such as question=prompt; names are question"),
+        ("--corpus texts", "sleuth init: missing option '--questions'"),
+        ("--task refine", "sleuth init: no such option: --task"),
+        ("--corpus texts --questions asked.csv --model no/model/here", "no/model/here: no such folder here"),
+        ("--corpus texts --questions asked.csv --column foo=bar", "--column foo=bar: should be NAME=COLUMN, such as"),
         ("--corpus texts --questions asked.csv --column answer=x", "asked.csv:2: no column x, which --column names"),
     ],
 )

@@ -79,14 +79,6 @@ MISTAKES = {
                 "--faiss f",
             )
         },
-        "index corpus.jsonl index --add": "is in index already; remove that passage first",
-        "index q.jsonl index --remove": "index: no passage with the id",
-        "index ids.txt index --remove": "ids.txt: no ids in this file",
-        "index bare.jsonl index --remove": "bare.jsonl:1: no id; a row should have one",
-        "index ids.txt i --remove": "i: no index here",
-        "index c index --add --remove": "--remove and --add are two commands",
-        "index c index --add --kind bm25": "--kind is for a new index, and --add and --remove keep what index",
-        "index c index --remove --encoder m": "--encoder is for a new index",
     },
     "recipes and data": {
         "check recipe r.toml": 'r.toml: stage.0.data.questions = "nope.jsonl": no such file',

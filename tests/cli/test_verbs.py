@@ -70,27 +70,6 @@ def test_search_shows_the_best_passages_first(folder: Path) -> None:
     assert sleuth("search", folder / "index", "qqqq").stdout == "nothing found\n"
 
 
-def test_passages_are_added_and_removed_by_the_verb_that_builds(tmp_path: Path) -> None:
-    def rows(name: str, *ids: str) -> Path:
-        lines = (json.dumps({"id": name, "contents": f'"T"\nsoup number {name}'}) + "\n" for name in ids)
-        (tmp_path / name).write_text("".join(lines))
-        return tmp_path / name
-
-    def index(corpus: Path, folder: str, *options: str) -> dict[str, Any]:
-        return json.loads(sleuth("index", corpus, tmp_path / folder, *options, "--json").stdout)
-
-    built = index(rows("a.jsonl", "1", "2"), "i")
-    whole = index(rows("b.jsonl", "1", "2", "3", "4"), "whole")
-    grown = index(rows("more.jsonl", "3", "4"), "i", "--add")
-    assert grown | {"folder": ""} == whole | {"folder": ""}
-    assert grown["corpus_sha256"] != built["corpus_sha256"]
-    (tmp_path / "gone.txt").write_text("3\n")
-    assert index(tmp_path / "gone.txt", "i", "--remove")["count"] == 3
-    assert index(rows("gone.jsonl", "4"), "i", "--remove")["corpus_sha256"] == built["corpus_sha256"]
-    result = sleuth("index", tmp_path / "more.jsonl", tmp_path / "i", "--add")
-    assert result.stdout.startswith(f"{tmp_path / 'i'}: 4 passages, bm25")
-
-
 def test_recall_is_measured_for_all_questions_and_for_each_kind(folder: Path) -> None:
     questions = ("search", folder / "index", "--questions", folder / "qa_test.jsonl")
     recall = json.loads(sleuth(*questions, "--json").stdout)["recall"]

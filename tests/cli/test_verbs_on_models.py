@@ -54,7 +54,7 @@ def test_a_verb_takes_a_model_or_refuses_it_in_one_line(
         "merge": (model, tmp_path / "out"),
         "export": (model, "--gguf", "--out", tmp_path / "model.gguf"),
         "check": ("model", model),
-        "init": (tmp_path / "project", "--model", model),
+        "init": (tmp_path / "project", "--model", model, "--corpus", world / "corpus.jsonl", *questions),
         "train": (*recipe, "--set", f'model="{model}"'),
     }
     ended = sleuth(verb, *arguments[verb])

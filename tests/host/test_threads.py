@@ -228,16 +228,6 @@ print(alone, spent())
     assert beside < alone / 2
 
 
-def test_results_do_not_depend_on_whether_threads_spin() -> None:
-    numbers = torch.randn(512, 512, generator=torch.Generator().manual_seed(0))
-    before = numbers @ numbers
-    team = threads.IdleTeam(2)
-    try:
-        assert torch.equal(numbers @ numbers, before)
-    finally:
-        team.dissolve()
-
-
 RUN = """
 name = "short"
 model = "{model}"

@@ -146,6 +146,27 @@ def test_an_unfinished_index_of_other_settings_is_kept(
     assert (tmp_path / "index.partial").is_dir()
 
 
+def test_a_kill_between_the_two_renames_loses_no_index(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(write_corpus(), tmp_path / "index")
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if path.name == "index.partial":
+            raise KilledError
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KilledError):
+        build_index(write_corpus({"1": "other"}), tmp_path / "index")
+    monkeypatch.undo()
+    with pytest.raises(SleuthError, match=r"index: a killed build left its index as .*index\.old; rename that to"):
+        Bm25(tmp_path / "index")
+    assert build_index(write_corpus({"1": "other"}), tmp_path / "index").count == 1
+    assert not (tmp_path / "index.old").exists()
+
+
 def test_two_processes_do_not_make_one_index(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     path = write_corpus(MANY)
 

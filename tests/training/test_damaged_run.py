@@ -23,7 +23,6 @@ from sleuth.plan.model_files import load_files
 from sleuth.recipe import load_recipe
 from sleuth.runs.chain import CHAIN
 from sleuth.runs.manifest import SAVED_AS
-from sleuth.runs.push import push
 from sleuth.runs.run_folder import RunFolder
 from sleuth.training.stage_context import Saved, StageContext, last_saved
 from sleuth.types import SleuthError
@@ -79,7 +78,6 @@ def readers(place: Path) -> dict[str, Callable[[], object]]:
     return {
         "load_model": partial(load_model, str(place), dtype=None, device="cpu"),
         "load_files": partial(load_files, str(place)),
-        "push": partial(push, place, "me/x"),
         "resume": partial(resume, place),
     }
 

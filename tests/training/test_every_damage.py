@@ -1,4 +1,4 @@
-"""A hundred damages to a run folder, each met by resume, report, compare and push: refused in one line, or repaired or
+"""A hundred damages to a run folder, each met by resume, report and compare: refused in one line, or repaired or
 gone around with a line about it; never another result in silence, never a traceback, never a wait."""
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import huggingface_hub
 import pytest
 from damages import CONTENTS, damage, no_longer_than, remove
 from small_stages import BRIEF
@@ -158,24 +156,13 @@ def as_another_user(folder: Path) -> Iterator[None]:
         os.seteuid(0)
 
 
-class Hub:
-    """A hub that takes everything."""
-
-    def create_repo(self, name: str, **_: Any) -> None: ...
-
-    def upload_folder(self, **_: Any) -> None: ...
-
-
 @pytest.fixture
-def verbs(recipe_file, monkeypatch) -> dict[str, Callable[[Path], Result]]:
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    monkeypatch.setattr("sleuth.runs.push.HfApi", Hub, raising=False)
+def verbs(recipe_file) -> dict[str, Callable[[Path], Result]]:
     train = partial(sleuth, "train", recipe_file, *SET, "--run")
     return {
         "resume": train,
         "report": partial(sleuth, "report"),
         "compare": partial(sleuth, "compare"),
-        "push": lambda folder: train(folder, "--push", "me/small"),
     }
 
 
@@ -209,7 +196,7 @@ def two_runs(finished) -> tuple[Path, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["resume", "report", "compare", "push"])
+@pytest.mark.parametrize("verb", ["resume", "report", "compare"])
 @pytest.mark.parametrize("name", TABLE)
 def test_no_damage_to_a_run_is_silent(two_runs, verbs, tmp_path, name, verb):
     met(name, verb, verbs[verb], two_runs, tmp_path)

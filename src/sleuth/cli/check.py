@@ -1,4 +1,4 @@
-"""`sleuth check`: recipes, sweeps, models, judges and protocols before a run; data and scorers have their own files."""
+"""`sleuth check`: recipes, sweeps, models, judges, scorers and protocols before a run; data has a file of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import typer
 from typer import Argument, Option
 
 from sleuth.cli.check_data import check_corpus, check_data, check_index, check_texts
-from sleuth.cli.check_scorer import check_scorer
 from sleuth.own.permission import CODE
 from sleuth.terminal.inputs import naming
 from sleuth.terminal.options import AsJson, CheckNoCode, Model, NoCode, Overrides, RecipeFile
@@ -167,7 +166,6 @@ for name, verb in {
     "texts": check_texts,
     "corpus": check_corpus,
     "index": check_index,
-    "scorer": check_scorer,
 }.items():
     check.command(name)(verb)
 
@@ -273,6 +271,61 @@ def _worst(mark: SkillMark) -> str:
     """`negation: 0.41`; empty where all kinds are judged right."""
     right = mark.kinds[mark.worst].value or 0.0
     return f"{mark.worst.replace('_', ' ')}: {right:.2f}" if right < 1 else ""
+
+
+SHOWN_CASES = 8
+"""Cases on which scorers disagree that are shown."""
+
+
+@check.command("scorer")
+def check_scorer(
+    file: Annotated[
+        Path,
+        Argument(metavar="CASES.jsonl", help="Rows of id, prompt, response and golden_answers.", show_default=False),
+    ],
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object per case.")] = False,
+) -> None:
+    """Score the same cases by every scorer and show disagreements."""
+    from sleuth.answers.scorers import SCORERS
+    from sleuth.answers.scorers.scorer import transcript_from_text
+    from sleuth.data.rows import read_rows
+
+    cases: list[tuple[Any, Mapping[str, float | None]]] = []
+    for where, row in read_rows(file):
+        id_, prompt, response, answers = _scorer_case(row, where)
+        transcript = transcript_from_text(prompt, response)
+        cases.append((id_, {name: one.score_transcript(transcript, answers) for name, one in SCORERS.items()}))
+    if not cases:
+        raise SleuthError(f"{file}: no cases in this file")
+    if as_json:
+        for id_, scores in cases:
+            typer.echo(json.dumps({"id": id_, "scores": scores}))
+        return
+    known = {name: [value for _, scores in cases if (value := scores[name]) is not None] for name in SCORERS}
+    means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
+    reads = Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()], is_text=True)
+    scored = Column(heading="scored", cells=[f"{len(values):,}" for values in known.values()])
+    print_columns(list(SCORERS), [reads, Column(heading="mean", cells=means), scored], heading="scorer")
+    differing = [one for one in cases if len({round(value, 9) for value in one[1].values() if value is not None}) > 1]
+    typer.echo(f"scorers disagree on {len(differing):,} of {len(cases):,} cases")
+    for id_, scores in differing[:SHOWN_CASES]:
+        shown = (f"{name} {'missing' if value is None else f'{value:.3g}'}" for name, value in scores.items())
+        typer.echo(f"{id_}: {', '.join(shown)}")
+
+
+def _scorer_case(row: Mapping[str, Any], where: str) -> tuple[str | int, str, str, tuple[str, ...]]:
+    """(id, prompt, response, golden answers) of a row; prompt and response may be empty. Raises SleuthError."""
+    from sleuth.data.rows import texts_of
+
+    id_, *texts = (row.get(key) for key in ("id", "prompt", "response"))
+    if not isinstance(id_, str | int) or isinstance(id_, bool):
+        raise SleuthError(f"{where}: `id` should be a string or a whole number")
+    for key, text in zip(("prompt", "response"), texts, strict=True):
+        if not isinstance(text, str):
+            raise SleuthError(f"{where}: `{key}` should be a string, found {type(text).__name__}")
+    if not (answers := texts_of(row.get("golden_answers"), "golden_answers", where)):
+        raise SleuthError(f'{where}: `golden_answers` should be a list of strings such as ["Tarn"]')
+    return id_, row["prompt"], row["response"], answers
 
 
 @check.command("protocols")

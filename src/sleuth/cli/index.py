@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -60,30 +59,19 @@ def index(
     faiss: Annotated[
         Path | None, Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
     ] = None,
-    add: Annotated[bool, Option("--add", help="Add the passages of CORPUS to the index in DIR.")] = False,
-    remove: Annotated[
-        bool, Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     r"""Build a search index of a corpus.
 
     Rows are {"id": "17", "contents": "\"Title\"\ntext"}, or {"_id": "17", "title": "Title", "text": "text"} as BEIR has
     them. The corpus is streamed, whatever its size. After a kill, the same command continues. A corpus on the hub is
-    downloaded into DIR.corpus first, and texts are split into passages there. With --add or --remove the index in DIR
-    changes instead, and encodes no passage that it keeps; a kill leaves it as it was.
+    downloaded into DIR.corpus first, and texts are split into passages there. Of a folder, files that did not change
+    are not read again.
     """
     from sleuth.runs.progress import progress_bar
 
     encoding = {"--encoder": encoder, "--query-prefix": query_prefix, "--passage-prefix": passage_prefix}
     encoding |= {"--pooling": pooling, "--vectors": vectors, "--faiss": faiss}
-    if add or remove:
-        require_unset(
-            {"--remove": remove or None} if add else {}, "and --add are two commands; run one after the other"
-        )
-        encoding |= {"--kind": kind}
-        require_unset(encoding, f"is for a new index, and --add and --remove keep what {folder} has")
-        return _show_card(folder, _change(corpus, folder, add=add), as_json)
     kind = kind or "bm25"
     if kind == "bm25":
         require_unset(encoding, "is for vectors, and a bm25 index has none; add --kind dense")
@@ -124,23 +112,6 @@ def index(
         total = _count_rows(corpus)
         card = build(lambda done: progress(done, max(done, total)), total)
     _show_card(folder, card, as_json)
-
-
-def _change(corpus: Path, folder: Path, *, add: bool) -> IndexCard:
-    """Adds the passages of a corpus, or removes those whose ids it has."""
-    from sleuth.retrieval.corpus import corpus_file, read_ids
-    from sleuth.retrieval.index_card import read_card
-    from sleuth.retrieval.updating import add_passages, remove_passages
-    from sleuth.runs.progress import progress_bar
-
-    count = read_card(folder).count
-    ids = [] if add else read_ids(corpus)
-    if add:
-        corpus = _local_corpus(corpus_file(corpus), folder.with_name(f"{folder.name}.added"))
-    with progress_bar("index") as progress:
-        total = count + (_count_rows(corpus) if add else -len(ids))
-        change = partial(add_passages, folder, corpus) if add else partial(remove_passages, folder, ids)
-        return change(lambda done: progress(done, max(done, total)))
 
 
 def _show_card(folder: Path, card: IndexCard, as_json: bool) -> None:

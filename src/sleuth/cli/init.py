@@ -5,89 +5,80 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from sleuth.terminal.inputs import naming, read_folder, require_unset
+from sleuth.terminal.inputs import naming, read_folder
 from sleuth.terminal.tables import print_notes
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.episodes.protocol import ProtocolCard
-    from sleuth.recipe.starter import StarterTask, Taught
+    from sleuth.recipe.starter import Taught
 
-PEOPLE = 200
-"""Size of the generated world that stands in for data."""
-OF_WORLD = {"search": "qa", "refine": "refiner", "think": "text"}
-"""What the files of a world begin with, by task."""
 OF_QUESTIONS = {"question": "question", "answer": "golden_answers"}
 OF_CORPUS = {"text": "text", "title": "title"}
 """What `--column` may name, and what it is called in our layout."""
 CORPUS = "corpus.jsonl"
-Parts = tuple[Sequence[Mapping[str, Any]], ...]
-"""The rows to train on and those to test with."""
-ROWS = {"search": "questions", "refine": "rows", "think": "texts"}
 
 
 def init(
     folder: Annotated[Path, Argument(metavar="DIR", help="The folder to write: new, or empty.")],
     corpus: Annotated[
-        Path | None,
+        Path,
         Option(
             metavar="FILE",
-            help="Passages or texts: .jsonl, .parquet, .csv, .tsv, .json, a folder of documents, or "
-            "hf://OWNER/NAME/FILE.",
+            help="Passages: .jsonl, .parquet, .csv, .tsv, .json, a folder of documents, or hf://OWNER/NAME/FILE.",
+            show_default=False,
         ),
-    ] = None,
+    ],
     questions: Annotated[
-        Path | None,
+        Path,
         Option(
             metavar="FILE",
             help="Questions with answers: .jsonl, .parquet, .csv, .tsv or .json, or hf://OWNER/NAME/FILE.",
+            show_default=False,
         ),
-    ] = None,
+    ],
     model: Annotated[
         str | None, Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]")
     ] = None,
-    task: Annotated[Literal["search", "refine", "think"], Option(help="What the model is to learn.")] = "search",
     columns: Annotated[
         list[str] | None,
         Option("--column", metavar="NAME=COLUMN", help="What a column is called in FILE: question=prompt."),
     ] = None,
     seed: Annotated[int, Option(help="Another seed holds out other rows.")] = 0,
 ) -> None:
-    """Write a recipe for your data, ready to train.
+    """Write a recipe that trains a model to search your corpus.
 
     Converts what it is given, holds out a tenth of the questions as a test set, builds a search index, checks all of it
-    and prints the next command. To search needs a corpus and questions, to refine questions with tool outputs, to think
-    a corpus of texts. Without data, a small generated world stands in.
+    and prints the next command. Recipes that refine or think, to be changed: `sleuth recipes`.
     """
     from sleuth.host.model_path import require_model
     from sleuth.recipe.shipped import find_model
-    from sleuth.recipe.starter import READER, TINY, starter_recipe
+    from sleuth.recipe.starter import READER, starter_recipe
 
     _require_new(folder)
-    _require_data(task, corpus, questions)
     names = _columns(columns or [])
     if model is not None:
         require_model(find_model(model))
-    begins = model or (READER if task == "search" and questions is not None else TINY[task])
+    begins = model or READER
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".sleuth-init-", dir=folder.parent) as place:
         work = Path(place) / "whole"
         work.mkdir()
-        lines = _write_data(work, task, corpus, questions, names, seed)
-        taught = _taught(task, find_model(begins), folder, work)
-        (work / "recipe.toml").write_text(starter_recipe(task, folder, begins, taught), encoding="utf-8")
+        lines = _write_data(work, corpus, questions, names, seed)
+        taught = _taught(find_model(begins), folder, work)
+        (work / "recipe.toml").write_text(starter_recipe(folder, begins, taught), encoding="utf-8")
         os.replace(work, folder)
     for line in lines:
         typer.echo(f"{folder}/{line}")
@@ -105,18 +96,6 @@ def _require_new(folder: Path) -> None:
         raise SleuthError(f"{folder}: exists and is not empty; name a new folder (nothing was changed)")
 
 
-def _require_data(task: StarterTask, corpus: Path | None, questions: Path | None) -> None:
-    if task == "search" and (corpus is None) != (questions is None):
-        absent, given = ("--corpus", "--questions") if corpus is None else ("--questions", "--corpus")
-        raise SleuthError(
-            f"{absent} is missing: to search needs both; without {given} too, a generated world stands in"
-        )
-    if task == "refine":
-        require_unset({"--corpus": corpus}, "is for --task search: rows to refine have their tool outputs in them")
-    if task == "think":
-        require_unset({"--questions": questions}, "is for --task search: to think trains on the texts of --corpus")
-
-
 def _columns(given: list[str]) -> dict[str, str]:
     """`{"question": "prompt"}` of `question=prompt`."""
     names: dict[str, str] = {}
@@ -129,77 +108,34 @@ def _columns(given: list[str]) -> dict[str, str]:
     return names
 
 
-def _write_data(
-    work: Path, task: StarterTask, corpus: Path | None, questions: Path | None, names: Mapping[str, str], seed: int
-) -> list[str]:
-    """Writes the data of a task into `work`: `train.jsonl`, `test.jsonl` and, to search, `corpus.jsonl` and `index`.
-    Returns a line for each."""
-    from sleuth.data.held_out import write_rows
+def _write_data(work: Path, corpus: Path, questions: Path, names: Mapping[str, str], seed: int) -> list[str]:
+    """Writes `train.jsonl`, `test.jsonl`, `corpus.jsonl` and `index` into `work`. Returns a line for each."""
+    from sleuth.data.held_out import row_of, split_questions, write_rows
+    from sleuth.data.questions import load_questions
     from sleuth.retrieval.bm25 import build_index
     from sleuth.retrieval.corpus import corpus_file, write_corpus
     from sleuth.runs.progress import row_counter
 
     in_corpus = {OF_CORPUS[name]: column for name, column in names.items() if name in OF_CORPUS}
     in_questions = {OF_QUESTIONS[name]: column for name, column in names.items() if name in OF_QUESTIONS}
-    if corpus is None and questions is None:
-        parts = _world_rows(work, task, seed)
-    elif questions is not None:
-        parts = _question_rows(questions, in_questions, seed, refine=task == "refine")
+    tasks = load_questions(questions, names=in_questions)
+    with naming(questions):
+        parts = split_questions(tasks, seed)
+    if (file := corpus_file(corpus)).is_dir():  # before the rows: a folder's record wants an empty home
+        read_folder(file, work, names=in_corpus, indexed=False)
     else:
-        assert corpus is not None  # one of the two is given
-        parts = _text_rows(corpus, in_corpus, seed)
+        write_corpus(file, work / CORPUS, in_corpus, row_counter("corpus"))
     lines = []
-    if task == "search" and corpus is not None:  # a folder's record wants an empty home
-        if (file := corpus_file(corpus)).is_dir():
-            read_folder(file, work, names=in_corpus, indexed=False)
-        else:
-            write_corpus(file, work / CORPUS, in_corpus, row_counter("corpus"))
-    for name, rows in zip(("train.jsonl", "test.jsonl"), parts, strict=True):
-        write_rows(work / name, rows)
-        lines.append(f"{name}: {len(rows):,} {ROWS[task]}")
-    if task == "search":
-        card = build_index(work / CORPUS, work / "index", row_counter("index"))
-        lines.append(f"index: {card.count:,} passages of {CORPUS}, {card.kind}")
-    return lines
+    for name, part in zip(("train.jsonl", "test.jsonl"), parts, strict=True):
+        write_rows(work / name, map(row_of, part))
+        lines.append(f"{name}: {len(part):,} questions")
+    card = build_index(work / CORPUS, work / "index", row_counter("index"))
+    return [*lines, f"index: {card.count:,} passages of {CORPUS}, {card.kind}"]
 
 
-def _question_rows(file: Path, names: Mapping[str, str], seed: int, *, refine: bool) -> Parts:
-    from sleuth.data.held_out import row_of, split_questions
-    from sleuth.data.questions import load_questions
-
-    tasks = load_questions(file, names=names)
-    if refine and (bare := [task for task in tasks if task.evidence is None]):
-        rows = f"{len(bare):,} of {len(tasks):,} rows, the first of them {bare[0].id!r}"
-        raise SleuthError(f"{file}: {rows}, have no `tool_output` to refine; --task search needs none")
-    with naming(file):
-        return tuple([row_of(task) for task in part] for part in split_questions(tasks, seed))
-
-
-def _text_rows(path: Path, names: Mapping[str, str], seed: int) -> Parts:
-    from sleuth.data.held_out import read_texts, split
-
-    texts = read_texts(path, names)
-    with naming(path):
-        return split(texts, lambda text: text["id"], seed, "texts")
-
-
-def _world_rows(work: Path, task: StarterTask, seed: int) -> Parts:
-    """The rows of a generated world; its corpus is moved into `work`."""
-    from sleuth.world.write_world import write_world
-
-    with TemporaryDirectory() as place:
-        world = Path(place) / "world"
-        write_world(world, seed, PEOPLE)
-        if task == "search":
-            shutil.move(world / CORPUS, work / CORPUS)
-        files = [world / f"{OF_WORLD[task]}_{part}.jsonl" for part in ("train", "test")]
-        return tuple([json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files)
-
-
-def _taught(task: StarterTask, model: str, folder: Path, work: Path) -> Taught:
+def _taught(model: str, folder: Path, work: Path) -> Taught:
     """What the config of a model and the `protocol.json` of its folder say of how to train it further."""
     from sleuth.answers.scorers.scorer import STRICT
-    from sleuth.cite.dialect import REFINERS
     from sleuth.dialect import DIALECTS
     from sleuth.episodes.protocol import FILE, ProtocolCard
     from sleuth.plan.shapes import max_positions
@@ -211,14 +147,13 @@ def _taught(task: StarterTask, model: str, folder: Path, work: Path) -> Taught:
     weights = sum(file.stat().st_size for file in place.glob("*.safetensors")) or None
     files = replace(files, weights=weights, template=_chat_template(place))
     card = ProtocolCard.read(place)
-    if card is None or task == "think":
+    if card is None:
         return files
-    spoken = DIALECTS if task == "search" else {dialect.name for dialect in REFINERS.values()}
-    if card.dialect.name not in spoken or card.env is not None:
-        print_notes([f"{place / FILE}: is not of --task {task}; the recipe asks in another protocol"])
+    if card.dialect.name not in DIALECTS or card.env is not None:
+        print_notes([f"{place / FILE}: does not search; the recipe asks in another protocol"])
         return files
-    scorer = card.scorer if task == "search" and card.scorer != STRICT.name else None
-    paid = {part.kind: part.weight for part in card.reward.parts} if card.reward and task == "search" else {}
+    scorer = card.scorer if card.scorer != STRICT.name else None
+    paid = {part.kind: part.weight for part in card.reward.parts} if card.reward else {}
     rewards = paid if "answer" in paid and {"answer", *PLAIN_REWARDS} >= paid.keys() else {}
     return replace(files, env=_env_of(card, folder, work), context=card.context, scorer=scorer, rewards=rewards)
 
@@ -236,7 +171,6 @@ def _chat_template(model: Path) -> str:
 def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
     """The keys of an environment with the protocol of a card. Texts that do not ship are written into `work`, which
     becomes `folder`."""
-    from sleuth.cite.dialect import REFINERS
     from sleuth.dialect import BUDGETS, DIALECTS
     from sleuth.episodes.library import read_prompt
 
@@ -251,11 +185,7 @@ def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
     env: dict[str, Any] = {"dialect": dialect.name, "prompt": name_of("prompt", card.prompt, card.prompt_text)}
     if card.prompt_role != "raw":
         env |= {"prompt_role": card.prompt_role, "template_flags": card.template_flags}
-    if (ships := DIALECTS.get(dialect.name)) is None:
-        mode = next(mode for mode, refiner in REFINERS.items() if refiner.name == dialect.name)
-        del env["dialect"]
-        return {"mode": mode, **env, "turn_tokens": dialect.turn_tokens}
-    shown = ("turn_tokens", "searches", "top_k")
+    ships, shown = DIALECTS[dialect.name], ("turn_tokens", "searches", "top_k")
     changed = [key for key in BUDGETS if key not in shown and getattr(dialect, key) != getattr(ships, key)]
     env |= {key: value for key in (*shown, *changed) if (value := getattr(dialect, key)) is not None}
     if dialect.hint != ships.hint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,7 +22,7 @@ from sleuth.cli.http_server import (
 )
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.inputs import require_engine, require_inputs, require_passages, require_unset
+from sleuth.terminal.inputs import require_engine, require_inputs, require_passages
 from sleuth.terminal.tables import print_notes
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
@@ -125,9 +124,7 @@ def retriever(
         int | None, Option(min=0, max=65535, help=f"0 takes a free one. [default: {PORT}]", show_default=False)
     ] = None,
     host: Host = LOOPBACK,
-    mcp: Annotated[
-        bool, Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP.")
-    ] = False,
+    mcp: Annotated[bool, Option("--mcp", help="Tools for clients of MCP too.")] = False,
     max_seconds: Annotated[
         float, Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
     ] = 60.0,
@@ -141,24 +138,12 @@ def retriever(
     """Serve an index over HTTP, for Sleuth and other trainers.
 
     In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health.
-    With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
+    With --mcp the tools search(query, k) and open(id) for agents, at /mcp.
     """
     from sleuth.serve.access import Limits
     from sleuth.serve.search_handler import IndexLoader
 
     limits = Limits(seconds=max_seconds)
-    if mcp and port is None:
-        of_http = {"--host": None if host == LOOPBACK else host, "--api-key": api_key, "--per-client": per_client}
-        require_unset(of_http | {"--insecure": insecure or None}, "is for HTTP, and --mcp serves stdin; add --port")
-        from sleuth.serve.mcp_server import mcp_server, protocol_stdout, serve_stdio
-        from sleuth.serve.search_handler import RequestHandler
-
-        loader = IndexLoader(folder, device)
-        tools = mcp_server(RequestHandler(loader, limits))
-        with protocol_stdout() as stdout:
-            asyncio.run(serve_stdio(tools, loader, stdout))
-        return
-
     from sleuth.serve.retriever_app import retriever_app
 
     opening = IndexLoader(folder, device)

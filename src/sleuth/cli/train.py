@@ -43,9 +43,6 @@ def train(
     accepted_reward: Annotated[
         str | None, Option("--accept-reward", metavar="HASH", help="Continue under this other reward.")
     ] = None,
-    repository: Annotated[
-        str | None, Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
-    ] = None,
     exact: Annotated[
         bool, Option("--exact", help="Continue only with the same libraries, processor and number of threads.")
     ] = False,
@@ -80,7 +77,6 @@ def train(
     from sleuth.report.run_files import read_run
     from sleuth.report.summary import run_headline
     from sleuth.runs.progress import quiet as silence
-    from sleuth.runs.push import push, require_push
     from sleuth.runs.run_folder import open_on
 
     if accepted_reward:
@@ -88,11 +84,8 @@ def train(
     if roll_back:  # all checks come before the folder is changed
         require_inputs(resolved)
         stage_to_roll_back(resolved, RunFolder.look(place))
-    if repository:
-        require_inputs(resolved)
-        require_push(repository)
     if ray or world or restarts is not None:
-        options: dict[str, Any] = {"exact": exact, "repository": repository, "quiet": quiet}
+        options: dict[str, Any] = {"exact": exact, "quiet": quiet}
         train_once = partial(train, recipe, overrides, place, accepted_reward=accepted_reward, **options)
         _train_on_ray(train_once, resolved, place, ray, world, restarts, accepted)
         return
@@ -102,9 +95,6 @@ def train(
         last = run_recipe(resolved, folder, ranks, exact=exact)
         if not ranks.first:
             return
-        if repository:
-            push(last, repository)
-            folder.say(f"{last} is at {repository} on the hub, in a private repository if it is new")
         if (line := run_headline(read_run(place))) is not None:
             typer.echo(line)
         typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {quote(str(place))}`.")

@@ -8,12 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sleuth.data.documents import text_digest
-from sleuth.data.layouts import QUESTIONS, TEXTS, first_column, question_layouts
-from sleuth.data.pages import Page, pages_and_rows
-from sleuth.data.questions import MAX_PROBLEMS, first_problems, normalised_question
-from sleuth.data.rows import checked_text
-from sleuth.host.threads import to_stderr
+from sleuth.data.layouts import question_layouts
+from sleuth.data.questions import normalised_question
 from sleuth.types import SleuthError, Task
 
 TEST_SHARE, MOST_TEST_ROWS = 0.1, 500
@@ -39,31 +35,6 @@ def split_questions(tasks: Sequence[Task], seed: int) -> tuple[list[Task], list[
     return split(tasks, lambda task: normalised_question(task.question), seed, "questions")
 
 
-def read_texts(path: Path, names: Mapping[str, str]) -> list[dict[str, str]]:
-    """The texts of a file or a folder of pages and rows, `{"id", "text"}`, without repeats. Raises SleuthError for the
-    first few faults, with the number of all."""
-    texts: dict[bytes, dict[str, str]] = {}
-    problems: list[str] = []
-    ids: set[str] = set()
-    found = 0
-    for where, name, one in pages_and_rows(path, names, to_stderr):
-        found += 1
-        try:
-            row = _text_row(one, where, name)
-        except SleuthError as error:
-            problems += error.args
-            if len(problems) >= MAX_PROBLEMS:
-                break
-            continue
-        if row["id"] in ids:
-            problems.append(f"{where}: id {row['id']!r} was used by an earlier text; ids should be unique")
-        ids.add(row["id"])
-        texts.setdefault(text_digest(row["text"]), row)
-    if problems:
-        raise SleuthError(*first_problems(problems, found, path))
-    return list(texts.values())
-
-
 def row_of(task: Task) -> dict[str, Any]:
     """A task as a row in our layout, which loads as the same task without its prompt."""
     for layout in question_layouts():
@@ -78,17 +49,3 @@ def write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes one JSON object a line."""
     with file.open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def _text_row(found: Any, where: str, name: str) -> dict[str, str]:
-    if isinstance(found, SleuthError):
-        raise found
-    if isinstance(found, Page):
-        return {"id": name, "text": found.text}
-    column = first_column(found, TEXTS)
-    if column is None:
-        asked = first_column(found, QUESTIONS)
-        other = f"; it is a question (`{asked}`), and thinking trains on texts" if asked else ""
-        raise SleuthError(f"{where}: no `text`; the row has {', '.join(found) or 'no keys'}{other}")
-    text = checked_text(found[column], column, where)
-    return {"id": f"{name}{where.rpartition(':')[2]}", "text": text}

@@ -15,6 +15,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -24,7 +25,6 @@ from typing import Any
 
 from sleuth.data.hub import local_file
 from sleuth.data.layouts import TEXTS, first_column, renamed
-from sleuth.data.parquet_worker import limit
 from sleuth.data.rows import FORMATS, Row, rows_and_faults
 from sleuth.host.escapes import one_line
 from sleuth.host.variables import ROW
@@ -97,28 +97,10 @@ def files_below(folder: Path, but: Path | None = None, depth: int = MAX_DEPTH) -
             yield path, "" if entry.name.lower().endswith(KINDS) else "no kind of document that is read"
 
 
-def pages_and_rows(
-    path: Path, names: Mapping[str, str], leave_out: Callable[[str], None] = lambda line: None
-) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
-    """(place, name, what is there) for each page and each row of a file, local or on the hub, or of a folder. The name
-    of a page is its path in the folder, and of a row what its id begins with. `names` adds names of columns. A file of
-    a folder that is not read whole is left out, with a line."""
-    if not path.is_dir():
-        yield from _of_file(local_file(path), name_as_text(path.name), "", names)
-        return
-    files = list(files_below(path))
-    if all(reason for _, reason in files):
-        raise SleuthError(f"{path}: nothing to read in this folder: no file in it ends in {', '.join(KINDS)}")
-    for file, reason in files:
-        name = name_as_text(file.relative_to(path).as_posix())
-        try:
-            if reason:
-                raise SleuthError(f"{file}: {reason}")
-            whole = [(where, f"{name}:", found) for where, found in document(file, names)]
-        except SleuthError as error:
-            leave_out(f"left out: {error.args[0]}")
-            continue
-        yield from ((where, name if isinstance(found, Page) else prefix, found) for where, prefix, found in whole)
+def pages_and_rows(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
+    """(place, name, what is there) of a page or of each row of a file, local or on the hub. The name of a page is that
+    of its file, and of a row what its id begins with. `names` adds names of columns."""
+    return _of_file(local_file(path), name_as_text(path.name), "", names)
 
 
 def document(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row]]:
@@ -233,7 +215,10 @@ _APART = _Apart()
 def main() -> None:
     """Answers a line `[file, seconds]` with the title and the parts of the file, or what is wrong with it, in JSON."""
     answers, sys.stdout = sys.stdout, sys.stderr  # the libraries may print
-    limit(MEMORY * ROW.bytes, None)
+    with suppress(OSError, ValueError):  # no /proc: other systems do not bound addresses either
+        most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY * ROW.bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
         name, seconds = json.loads(line)
         file, used = Path(name), resource.getrusage(resource.RUSAGE_SELF)

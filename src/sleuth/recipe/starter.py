@@ -7,17 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal
+from typing import Any
 
 from sleuth.recipe.draft import emit_value
 
-StarterTask = Literal["search", "refine", "think"]
-TINY = {"search": "models/tiny-base", "refine": "models/tiny-reader", "think": "models/tiny-reader"}
-"""The model that each task starts with in the generated world: it ships, and a step takes seconds on a CPU."""
 READER = "models/tiny-real"
-"""The one that searches real text. The others read the generated world alone, and learn nothing elsewhere."""
+"""A model that ships and searches real text; a step takes seconds on a CPU."""
 
-HEAD = """# {about}
+HEAD = """# Trains a model to search a corpus for the answers to questions.
 # `sleuth train {file}` runs it; `--set grpo.stop_after=5` ends it after five steps, to try it.
 
 name = {name}
@@ -62,35 +59,6 @@ weight = {weight}
 """
 PLAIN_REWARDS = ("token_f1", "cited_answer", "format")
 """Those that need no other key, and that a checkpoint may have been paid besides answers."""
-REFINE = """
-[stage.data]
-questions = {train}
-too_long = "skip" # leaves out rows that do not fit in `context`, and prints how many
-
-[stage.env]{of_env}
-kind = "refine"
-{env}
-
-[[stage.reward]]
-kind = "citation"
-content = "none" # with golden answers in the rows, leave this line out: then what is answered counts too
-"""
-THINK = """
-[stage.data]
-kind = "text"
-texts = {train}
-prefix_tokens = {prefix}
-suffix_tokens = {suffix} # shorter texts than both are left out
-
-[stage.env]
-kind = "thought"
-thought_tokens = 40
-
-[[stage.reward]] # how much likelier the true continuation is after the thought than without it; needs no judge
-kind = "gain"
-clip = 4.0
-floor = 0.0
-"""
 LOSS = """
 [stage.loss]
 setting = "dapo" # a mean over tokens, and a higher upper bound: arXiv:2503.14476
@@ -107,40 +75,27 @@ OF_CHAT = {
 """Comments on the keys of an environment that is not a checkpoint's own."""
 CHAT = {"prompt_role": "user", "template_flags": {"enable_thinking": False}}
 Start = tuple[int, dict[str, Any], dict[str, str]]
-"""The context, the keys of the environment (of texts: their lengths), and comments on them."""
-SMALL: dict[str, Start] = {
-    "search": (
-        768,
-        {"dialect": "sleuth", "prompt": "plain", "turn_tokens": 32},
-        OF_SEARCH | {"prompt": "the question alone, as the tiny models were trained"},
-    ),
-    "refine": (
-        1024,
-        {"mode": "thinking", "prompt": "bare", "turn_tokens": 96},
-        {"prompt": "question, reasoning and tool output, as the tiny models were trained"},
-    ),
-    "think": (256, {"prefix": 64, "suffix": 16}, {}),
-}
-LARGE: dict[str, Start] = {
-    "search": (4096, {"dialect": "sleuth", "prompt": "search_rules", **CHAT, "turn_tokens": 384}, OF_SEARCH | OF_CHAT),
-    "refine": (7168, {"mode": "answer_only", "prompt": "refine", **CHAT, "turn_tokens": 1024}, OF_CHAT),
-    "think": (1024, {"prefix": 384, "suffix": 64}, {}),
-}
+"""The context, the keys of the environment, and comments on them."""
+SMALL: Start = (
+    768,
+    {"dialect": "sleuth", "prompt": "plain", "turn_tokens": 32},
+    OF_SEARCH | {"prompt": "the question alone, as the tiny models were trained"},
+)
+LARGE: Start = (
+    4096,
+    {"dialect": "sleuth", "prompt": "search_rules", **CHAT, "turn_tokens": 384},
+    OF_SEARCH | OF_CHAT,
+)
 LONG = 2048
 """Positions. A model with fewer has no room for rules and long turns."""
 SMALL_WEIGHTS = 64 * 2**20
 """Bytes. A model with fewer is trained as the tiny ones are."""
-ABOUT = {
-    "search": "Trains a model to search a corpus for the answers to questions.",
-    "refine": "Trains a model to rewrite tool outputs as answers with citations.",
-    "think": "Trains a model to think before it continues a text.",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taught:
     """What a model's files say of how to train it further: the bytes of its weights, the `positions` that it has, its
-    chat `template` (None where it is not known), and, of a checkpoint for this task, the keys of its environment, its
+    chat `template` (None where it is not known), and, of a checkpoint that searches, the keys of its environment, its
     `context` and its scorer of answers."""
 
     weights: int | None = None
@@ -153,24 +108,21 @@ class Taught:
     """The weights of what it was paid for: `{"answer": 0.8, "cited_answer": 0.2}`."""
 
 
-def starter_recipe(task: StarterTask, folder: Path, model: str, taught: Taught | None = None) -> str:
-    """The text of a recipe that reads `train.jsonl`, `test.jsonl` and, to search, `index` in `folder`. A checkpoint is
-    asked as it was `taught`."""
+def starter_recipe(folder: Path, model: str, taught: Taught | None = None) -> str:
+    """The text of a recipe that reads `train.jsonl`, `test.jsonl` and `index` in `folder`. A checkpoint is asked as it
+    was `taught`."""
     taught = taught or Taught()
     ships = "tiny-" in Path(model).name
     tiny = ships or (taught.weights is not None and taught.weights < SMALL_WEIGHTS)
     paths = {name: emit_value((folder / name).as_posix()) for name in ("train.jsonl", "test.jsonl", "index")}
-    starts = SMALL if ships or (taught.positions or LONG) < LONG else LARGE
-    context, env, comments = starts[task][0], {**starts[task][1]}, starts[task][2]
+    context, keys, comments = SMALL if ships or (taught.positions or LONG) < LONG else LARGE
     context = min(taught.context or context, taught.positions or context)
-    if "turn_tokens" in env:
-        env["turn_tokens"] = min(env["turn_tokens"], context // 4)
+    env = keys | {"turn_tokens": min(keys["turn_tokens"], context // 4)}
     if taught.template is not None and "enable_thinking" not in taught.template:
         env.pop("template_flags", None)
     if taught.template == "":
         env.pop("prompt_role", None)
     numbers: dict[str, object] = {
-        "about": ABOUT[task],
         "file": quote((folder / "recipe.toml").as_posix()),
         "name": emit_value(re.sub("[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-._") or "mine"),
         "model": emit_value(model),
@@ -198,16 +150,13 @@ def starter_recipe(task: StarterTask, folder: Path, model: str, taught: Taught |
             REWARD.format(kind=kind, weight=weight) for kind, weight in taught.rewards.items() if kind != "answer"
         ),
     }
-    parts = {"search": SEARCH, "refine": REFINE, "think": THINK}
-    text = HEAD + GRPO + parts[task] + ("" if tiny or task != "search" else LOSS)
-    if task == "think":
-        return text.format(**numbers, **env)
     whys = {
         "base": "before training: what the gain is measured against",
         "trained": "the same questions, never trained on",
     }
     before, after = (EVALUATION.format(name=name, why=why, test=paths["test.jsonl"]) for name, why in whys.items())
-    return (HEAD + "{before}" + text.removeprefix(HEAD) + "{after}").format(**numbers, before=before, after=after)
+    text = HEAD + "{before}" + GRPO + SEARCH + ("" if tiny else LOSS) + "{after}"
+    return text.format(**numbers, before=before, after=after)
 
 
 def _lines(env: Mapping[str, Any], comments: Mapping[str, str]) -> str:

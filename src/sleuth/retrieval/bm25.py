@@ -114,30 +114,27 @@ def _reason(error: ValueError) -> str:
 
 class Bm25Writer:
     """The `IndexWriter` of a BM25 index: `WRITER_BYTES` of memory for each writer and any corpus, and what merging
-    takes. The words of the first passages may be there: those of `base`, another index of this layout."""
+    takes."""
 
     every = COMMIT_EVERY
 
-    def __init__(self, folder: Path, base: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder, self._base = folder, base
-        self._base_rows = (base / OFFSETS).stat().st_size // OFFSET.itemsize if base else 0
+        self._folder = folder
         self._parts: list[_Part] = []
         if (folder / META).exists():  # joined, and killed before its card was written
             self.done = (folder / OFFSETS).stat().st_size // OFFSET.itemsize
             return
         self._parts = [_Part(folder / f"part-{number}", number) for number in range(WRITERS)]
-        own = min(part.first_missing() for part in self._parts)
+        self.done = min(part.first_missing() for part in self._parts)
         for part in self._parts:
-            part.fed = _share(part.number, own)
-        self.done = self._base_rows + own if own else 0
+            part.fed = _share(part.number, self.done)
         self._passages = PassageFileWriter(folder / PASSAGES, folder / OFFSETS, self.done)
 
     def add(self, passages: list[Passage]) -> None:
         self._passages.append(passages)
         for passage in passages:
-            if self.done >= self._base_rows:
-                self._parts[_writer_of(self.done - self._base_rows)].add(passage, self.done)
+            self._parts[_writer_of(self.done)].add(passage, self.done)
             self.done += 1
 
     def checkpoint(self) -> None:
@@ -151,7 +148,7 @@ class Bm25Writer:
             self._passages.close()
             for part in self._parts:
                 part.close()
-            _join([part.folder for part in self._parts], self._folder, self._base)
+            _join([part.folder for part in self._parts], self._folder)
         return IndexCard(
             kind="bm25", count=self.done, corpus_sha256=corpus_sha256, k1=K1, b=B, layout=LAYOUT, library=library()
         )
@@ -222,15 +219,14 @@ def _schema() -> tantivy.Schema:
     return fields.build()
 
 
-def _join(parts: list[Path], folder: Path, base: Path | None = None) -> None:
-    """Makes one index in `folder` of the segments of all parts, which are removed, and of `base`, which stays. A kill
-    at any moment leaves either the whole parts or the whole index."""
+def _join(parts: list[Path], folder: Path) -> None:
+    """Makes one index in `folder` of the segments of all parts, which are removed. A kill at any moment leaves either
+    the whole parts or the whole index."""
     joined = folder / JOINED
     shutil.rmtree(joined, ignore_errors=True)
     joined.mkdir()
-    sources = [base, *parts] if base else parts
-    metas = [json.loads((source / META).read_text()) for source in sources]
-    files = [file for source, meta in zip(sources, metas, strict=True) for file in _segment_files(source, meta)]
+    metas = [json.loads((part / META).read_text()) for part in parts]
+    files = [file for part, meta in zip(parts, metas, strict=True) for file in _segment_files(part, meta)]
     for file in files:
         os.link(file, joined / file.name)
     segments = [segment for meta in metas for segment in meta["segments"]]

@@ -66,26 +66,6 @@ def _beir_text(row: Row, key: str, where: str) -> str:
     return "" if isinstance(text, str) and not text.strip() else text_of(row, key, where)
 
 
-def read_ids(path: Path) -> set[str]:
-    """The ids of the rows of a file, which need nothing else, or the lines of a .txt file. Raises SleuthError if there
-    are none."""
-    ids = set[str]()
-    if path.suffix == ".txt":
-        if not path.is_file():
-            raise SleuthError(f"{path}: no such file")
-        try:
-            ids = {line.strip() for line in path.read_text(encoding="utf-8").splitlines()} - {""}
-        except (OSError, UnicodeDecodeError) as error:
-            raise SleuthError(f"{path}: cannot be read as ids, one a line ({error})") from None
-    for where, row in read_rows(path, IDS) if path.suffix != ".txt" else ():
-        if first_column(row, IDS) is None:
-            raise SleuthError(f'{where}: no id; a row should have one, as {{"id": "17"}}')
-        ids.add(checked_text(id_of(row, where), "id", where))
-    if not ids:
-        raise SleuthError(f"{path}: no ids in this file")
-    return ids
-
-
 def parse_contents(passage_id: str, contents: str) -> Passage:
     r"""Splits `"Title"\ntext`: the first line is the title, without its quotes. A single unquoted line is all text."""
     first, line_break, text = contents.partition("\n")

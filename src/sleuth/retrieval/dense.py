@@ -9,26 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from threading import Lock
 
-import numpy as np
-
 from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, PassageFileWriter, find_rows, read_corpus
 from sleuth.retrieval.costs import Storage
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import EncoderCard, Index, IndexCard, damaged_index, how_to_make, require_card
-from sleuth.retrieval.quantising import extend_quantised, quantise, recall_against_flat
+from sleuth.retrieval.quantising import quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.vectors import (
     Device,
     FlatWriter,
     load_faiss,
-    mapped_rows,
     open_search,
     open_vectors,
     vector_settings,
@@ -133,39 +130,23 @@ class Dense(Index):
         return [sorted(hits, key=lambda passage: (-passage.score, passage.id))[:k] for hits in passages]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptVectors:
-    """Rows of the vectors of an index that begin the next one: `KeptVectors(vectors=Path("old/vectors.faiss"),
-    rows=np.array([0, 1, 3]))` without the third, in ascending order."""
-
-    vectors: Path
-    rows: np.ndarray
-
-
 class DenseWriter:
-    """Writes a dense index into a folder, with one batch of passages in memory; quantising holds its whole result.
-    The first passages are those of `kept` and not encoded."""
+    """Writes a dense index into a folder, with one batch of passages in memory; quantising holds its whole result."""
 
     every = CHECKPOINT_EVERY
 
-    def __init__(self, encoder: EncoderCard, storage: Storage, folder: Path, kept: KeptVectors | None = None) -> None:
+    def __init__(self, encoder: EncoderCard, storage: Storage, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
         self._storage: Storage = storage
-        self._kept = kept
-        self._kept_rows = kept.rows if kept else np.empty(0, dtype=np.int64)
         self._flat = folder / (VECTORS if storage == "flat" else FLAT_ROWS)
         self.done = int((folder / DONE).read_text()) if (folder / DONE).exists() else 0
         self._encoder = Encoder(encoder)
-        written = self.done if storage == "flat" else max(0, self.done - len(self._kept_rows))
-        self._vectors = FlatWriter(self._flat, encoder.width, written)
+        self._vectors = FlatWriter(self._flat, encoder.width, self.done)
         self._passages = PassageFileWriter(folder / PASSAGES, folder / OFFSETS, self.done)
 
     def add(self, passages: list[Passage]) -> None:
-        kept = self._kept_rows[self.done :][: len(passages)]
-        if self._kept is not None and self._storage == "flat":
-            self._vectors.append(np.asarray(mapped_rows(self._kept.vectors)[kept]))
-        self._vectors.append(self._encoder.passages(passages[len(kept) :]))
+        self._vectors.append(self._encoder.passages(passages))
         self._passages.append(passages)
         self.done += len(passages)
 
@@ -179,9 +160,7 @@ class DenseWriter:
         self._vectors.close()
         self._passages.close()
         recall = None
-        if self._storage != "flat" and self._kept is not None:
-            extend_quantised(self._kept.vectors, self._kept.rows, self._flat, self._folder / VECTORS)
-        elif self._storage != "flat":
+        if self._storage != "flat":
             quantise(self._flat, self._folder / VECTORS, self._storage)
             recall = recall_against_flat(self._flat, self._folder / VECTORS)
         (self._folder / DONE).unlink(missing_ok=True)  # before deleting the rows that it counts

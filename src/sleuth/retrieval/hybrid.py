@@ -18,7 +18,7 @@ from pathlib import Path
 from sleuth.retrieval import bm25, dense
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer
 from sleuth.retrieval.costs import Storage
-from sleuth.retrieval.dense import Dense, DenseWriter, KeptVectors, dense_plan
+from sleuth.retrieval.dense import Dense, DenseWriter, dense_plan
 from sleuth.retrieval.index_card import EncoderCard, Index, IndexCard, require_card, write_card
 from sleuth.retrieval.vectors import Device, load_faiss
 from sleuth.retrieval.writing import Progress, write_index
@@ -87,20 +87,13 @@ class Hybrid(Index):
 
 
 class HybridWriter:
-    """Feeds both writers, each from where it stopped. See them for `base` and `kept`."""
+    """Feeds both writers, each from where it stopped."""
 
-    def __init__(
-        self,
-        encoder: EncoderCard,
-        storage: Storage,
-        folder: Path,
-        base: Path | None = None,
-        kept: KeptVectors | None = None,
-    ) -> None:
+    def __init__(self, encoder: EncoderCard, storage: Storage, folder: Path) -> None:
         self._folder = folder
         self._parts = {
-            "bm25": Bm25Writer(folder / "bm25", base),
-            "dense": DenseWriter(encoder, storage, folder / "dense", kept),
+            "bm25": Bm25Writer(folder / "bm25"),
+            "dense": DenseWriter(encoder, storage, folder / "dense"),
         }
         self.every = min(part.every for part in self._parts.values())
 

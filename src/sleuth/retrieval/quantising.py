@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sleuth.retrieval.costs import NUMBERS_PER_PART, ROWS_PER_LIST, Storage, lists_for
-from sleuth.retrieval.vectors import HEADER, VectorSearch, load_faiss, mapped_rows, open_search
+from sleuth.retrieval.vectors import VectorSearch, load_faiss, mapped_rows, open_search
 from sleuth.types import SleuthError
 
 BLOCK_ROWS = 65_536  # quantised per call
@@ -39,32 +39,6 @@ def trained_index(rows: np.ndarray, storage: Storage) -> Any:
     sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
     index.train(rows[np.sort(sample)])
     return index
-
-
-def extend_quantised(old: Path, kept: np.ndarray, flat: Path, target: Path) -> None:
-    """Writes the `kept` rows of a quantised file, in ascending order, to `target`, and after them those of a flat one.
-
-    The lists stay those of the old file, so that nothing is trained, and kept rows have the same bits. Takes the memory
-    of the whole result.
-    """
-    faiss = load_faiss()
-    index = faiss.read_index(str(old))
-    lists, now = index.invlists, np.full(index.ntotal, -1, dtype=np.int64)
-    now[kept] = np.arange(len(kept))
-    for number in range(index.nlist):
-        size = lists.list_size(number)
-        if not size:
-            continue
-        rows = now[faiss.rev_swig_ptr(lists.get_ids(number), size)]
-        codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.code_size).reshape(size, -1)
-        rows, codes = rows[rows >= 0], codes[rows >= 0]  # copies
-        lists.resize(number, 0)
-        if len(rows):
-            lists.add_entries(number, len(rows), faiss.swig_ptr(rows), faiss.swig_ptr(np.ascontiguousarray(codes)))
-    index.ntotal = len(kept)
-    if flat.stat().st_size > HEADER.size:
-        add_rows(index, mapped_rows(flat))
-    faiss.write_index(index, str(target))
 
 
 def add_rows(index: Any, rows: np.ndarray) -> None:

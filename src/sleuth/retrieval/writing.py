@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import IO, Protocol
@@ -55,9 +55,8 @@ def write_index(
     plan: Mapping[str, object],
     open_writer: Callable[[Path], IndexWriter],
     progress: Progress = lambda count: None,
-    read: Callable[[Path], Iterator[Passage]] = read_corpus,
 ) -> IndexCard:
-    """Indexes `corpus`, as `read` reads it, into `folder`; `plan` has the kind of index and its settings.
+    """Indexes `corpus` into `folder`; `plan` has the kind of index and its settings.
 
     The index grows in `folder` + ".partial" and is renamed when complete, replacing an existing one. An unfinished
     earlier call is resumed if plan and corpus are the same: the corpus is read again and its hash compared at the
@@ -68,7 +67,9 @@ def write_index(
         raise SleuthError(f"{folder}: exists and is not an index; name a new or empty folder")
     target = folder.resolve()
     partial = target.with_name(target.name + ".partial")
-    restore(target)
+    old = target.with_name(target.name + OLD)
+    if not target.exists() and is_index(old):  # a killed process had moved it aside, and not replaced it yet
+        old.rename(target)
     try:
         partial.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -77,7 +78,7 @@ def write_index(
         _lock(lock, partial)
         _check_plan(partial, plan)
         try:
-            card = _resume(corpus, read, partial, plan, open_writer, progress)
+            card = _resume(corpus, partial, plan, open_writer, progress)
             card = write_index_card(card, partial, but=BOOKKEEPING)
             _replace(partial, target)
         except (OSError, ValueError, RuntimeError) as error:
@@ -99,16 +100,8 @@ def _remove(partial: Path) -> None:
         time.sleep(REMOVAL_PAUSE)
 
 
-def restore(target: Path) -> None:
-    """Renames an index back that a killed process had moved aside and not replaced yet."""
-    old = target.with_name(target.name + OLD)
-    if not target.exists() and is_index(old):
-        old.rename(target)
-
-
 def _resume(
     corpus: Path,
-    read: Callable[[Path], Iterator[Passage]],
     partial: Path,
     plan: Mapping[str, object],
     open_writer: Callable[[Path], IndexWriter],
@@ -117,7 +110,7 @@ def _resume(
     """Resumes an unfinished index of this corpus, or starts from nothing."""
     try:
         if _checkpoints(partial):
-            return _fill(corpus, read(corpus), partial, open_writer(partial), progress)
+            return _fill(corpus, partial, open_writer(partial), progress)
     except _OtherCorpusError:
         pass
     for path in partial.iterdir():
@@ -126,13 +119,11 @@ def _resume(
         elif path.name != LOCK:
             path.unlink()
     (partial / PLAN).write_text(json.dumps(plan))
-    return _fill(corpus, read(corpus), partial, open_writer(partial), progress)
+    return _fill(corpus, partial, open_writer(partial), progress)
 
 
-def _fill(
-    corpus: Path, passages: Iterator[Passage], partial: Path, writer: IndexWriter, progress: Progress
-) -> IndexCard:
-    digest, count, resumed_at = hashlib.sha256(), 0, writer.done
+def _fill(corpus: Path, partial: Path, writer: IndexWriter, progress: Progress) -> IndexCard:
+    passages, digest, count, resumed_at = read_corpus(corpus), hashlib.sha256(), 0, writer.done
     known = {number: sha256 for number, sha256 in _checkpoints(partial).items() if number <= resumed_at}
     while batch := list(islice(passages, BATCH)):
         new = batch[max(0, writer.done - count) :]

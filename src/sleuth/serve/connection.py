@@ -1,8 +1,6 @@
-"""One HTTP connection of a server, with bounds on its head, on requests that wait behind each other, and on a client
-that does not read.
+"""One HTTP connection of a server, with bounds on its head.
 
-uvicorn's parser takes a head of any size and waits for it for ever, and it parses thousands of requests at once while
-all other connections wait; bodies are bounded by `access.receive_body`.
+uvicorn's parser takes a head of any size and waits for it for ever; bodies are bounded by `access.receive_body`.
 """
 
 from __future__ import annotations
@@ -18,26 +16,17 @@ HEADERS = 100
 """Number of headers."""
 HEAD_SECONDS = 10.0
 """For a head to arrive, from the connection or from its first byte."""
-AHEAD = 8
-"""Requests of one connection that may wait behind the one that is answered. With further ones it is closed after the
-answers to these, so that a few clients cannot keep the server to themselves."""
-UNREAD_SECONDS = 60.0
-"""How long a client may leave an answer unread while it blocks the sending of more."""
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """uvicorn's connection, which answers 431 to a head that is too large and 408 to one that takes too long, ends if
-    its answer is not read, and reads no more than a few requests ahead."""
+    """uvicorn's connection, which answers 431 to a head that is too large and 408 to one that takes too long."""
 
-    _full = False
-    """Whether more requests came than are read ahead: those that were read are answered, then it is closed."""
     _in_head = False
     _advanced = False
     """Whether the chunk that is parsed ended a head, held a body or ended a message."""
     _pending = 0
     """Bytes of the chunks since the last one that did."""
     _timer: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -45,17 +34,14 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self.resume_writing()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._full:
-            return self.flow.pause_reading()
         self._advanced = False
         super().data_received(data)
-        if self.transport.is_closing() or self._full:
+        if self.transport.is_closing():
             return
         self._pending = 0 if self._advanced else self._pending + len(data)
         if self._pending > HEAD_BYTES:
@@ -64,9 +50,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= AHEAD:
-            self._full, self.cycle.keep_alive = True, False  # the newest request is the last
-            raise ValueError(AHEAD)  # ends the parser: what follows in this chunk is not looked at
         super().on_message_begin()
         self._in_head = True
 
@@ -91,19 +74,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's answer to what is no HTTP, unless a bound has ended the parser."""
-        if not self._full and not self.transport.is_closing():
+        if not self.transport.is_closing():
             super().send_400_response(msg)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        if self._unread is None:
-            self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-        super().resume_writing()
 
     def _head_is_late(self) -> None:
         self._timer = None

@@ -7,7 +7,6 @@ from transcripts import MENTIONS, PROMPT, searched
 
 from sleuth.answers.scorers import SCORERS
 from sleuth.answers.scorers.scorer import END, correct_answer_score, transcript_from_text, transcript_of
-from sleuth.cli.check_scorer import disagreement_examples
 from sleuth.dialect import DIALECTS
 from sleuth.types import Author, Segment, Trajectory
 
@@ -69,19 +68,6 @@ def test_what_a_broken_policy_repeats_without_end_is_scored_in_one_pass(endless:
     transcript = transcript_from_text("<|im_start|>assistant\n", "<think></think>" + endless * 50_000)
     for scorer in SCORERS.values():
         assert scorer.score_transcript(transcript, ("Paris",)) in (-0.1, 0.0)
-
-
-CASES = [
-    {"a": 1.0, "b": 1.0, "c": None},
-    {"a": 1.0, "b": 0.0, "c": 0.0},
-    {"a": 0.2 + 0.1, "b": 0.3, "c": 0.3},
-    {"a": 0.0, "b": 1.0, "c": None},
-    {"a": 0.0, "b": 1.0, "c": None},
-]
-
-
-def test_one_case_of_every_kind_of_disagreement_is_told_the_commonest_first() -> None:
-    assert disagreement_examples(CASES) == [3, 1]
 
 
 @pytest.mark.parametrize(

@@ -141,22 +141,6 @@ def test_a_citation_opens_the_passage_at_the_sentence_of_the_answer(tmp_path: Pa
 
 
 @needs_chromium
-def test_neither_tags_nor_the_quotation_appear_while_an_answer_is_written(tmp_path: Path) -> None:
-    served = agent(quotes(" <img"), dialect="reading", shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.01)
-    with listening(app_of(served)) as url, Browser(tmp_path / "profile") as browser:
-        browser.open(url)
-        browser.value(
-            "window.seen = new Set(); new MutationObserver(() => seen.add(byId('exchanges').innerText))"
-            ".observe(byId('exchanges'), { subtree: true, childList: true, characterData: true })"
-        )
-        ask(browser, "Where was Ada Voss born?")
-        browser.wait(ENDED)
-        seen = browser.value("[...seen]")
-    assert any("Searching" in text for text in seen)
-    assert [text for text in seen if "[" in text or "search>" in text or "answer>" in text] == []
-
-
-@needs_chromium
 def test_markup_in_a_passage_or_a_question_is_shown_as_text(browser: Browser) -> None:
     ask(browser, "<img src=y onerror=\"document.title='owned'\"> where?")
     browser.wait(ENDED)

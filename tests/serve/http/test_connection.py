@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,25 +105,6 @@ def test_a_head_that_does_not_arrive_in_time_is_408_and_keeps_no_connection(
     assert time.monotonic() - began < 5
 
 
-def test_a_client_that_reads_nothing_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.3)
-    with connected(url) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        body = b'{"queries": [' + b",".join([b'"town lake"'] * 4000) + b'], "topk": 100, "return_scores": true}'
-        head = b"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
-        client.sendall(head + body)
-        time.sleep(0.1)
-        began = time.monotonic()
-        while time.monotonic() - began < 20:  # asks nothing of the socket but whether it is still open
-            try:
-                client.send(b"\r\n")
-            except OSError:
-                break
-            time.sleep(0.1)
-        else:
-            pytest.fail("still connected")
-
-
 def test_five_hundred_half_heads_delay_nobody(url: str) -> None:
     clients = [connected(url) for _ in range(500)]
     try:
@@ -136,16 +116,6 @@ def test_five_hundred_half_heads_delay_nobody(url: str) -> None:
     finally:
         for client in clients:
             client.close()
-
-
-def test_requests_behind_each_other_are_answered_and_too_many_are_closed_after_a_few(url: str) -> None:
-    few = answer(url, (HEAD + b"\r\n") * connection.AHEAD + HEAD + b"connection: close\r\n\r\n")
-    assert few.count(b"HTTP/1.1 ") == connection.AHEAD + 1
-    many = answer(url, (HEAD + b"\r\n") * 3000)
-    assert many.count(b"HTTP/1.1 ") == connection.AHEAD + 1
-    assert many.count(b"connection: close") == 1
-    assert b"HTTP/1.1 400" not in many
-    assert httpx.get(f"{url}/health", timeout=5).is_success
 
 
 def test_every_verb_serves_with_bounded_connections() -> None:

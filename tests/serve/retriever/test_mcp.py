@@ -1,12 +1,10 @@
-"""An index as tools of the Model Context Protocol: real clients over stdin and HTTP, bounds, and what is refused."""
+"""An index as tools of the Model Context Protocol: real clients over HTTP, bounds, and what is refused."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from mcp import ClientSession, StdioServerParameters, stdio_client
+from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.memory import create_connected_server_and_client_session
 from mcp.types import CallToolResult
@@ -35,20 +33,6 @@ from sleuth.types import SleuthError, Task
 
 COMMAND = [sys.executable, "-m", "sleuth", "retriever"]
 Conversation = Callable[[ClientSession], Awaitable[Any]]
-
-
-def over_stdio(index: Path, talk: Conversation) -> Any:
-    """What an official client says to a server that it starts itself."""
-
-    async def connected() -> Any:
-        started = StdioServerParameters(
-            command=COMMAND[0], args=[*COMMAND[1:], str(index), "--mcp"], env=dict(os.environ)
-        )
-        async with stdio_client(started) as (read, write), ClientSession(read, write) as session:
-            await session.initialize()
-            return await talk(session)
-
-    return asyncio.run(connected())
 
 
 def over_http(url: str, talk: Conversation, **headers: str) -> Any:
@@ -125,10 +109,8 @@ def error_of(result: CallToolResult) -> str:
     return text
 
 
-@pytest.mark.parametrize("transport", ["stdio", "http"])
-def test_an_official_client_searches_and_opens(towns: Path, url: str, transport: str) -> None:
-    talked = over_stdio(towns, conversation) if transport == "stdio" else over_http(url, conversation)
-    names, found, opened, error = talked
+def test_an_official_client_searches_and_opens(towns: Path, url: str) -> None:
+    names, found, opened, error = over_http(url, conversation)
     assert names == ["search", "open"]
     [best] = Bm25(towns).find(["Town 5 lake"], 2)
     assert found.structuredContent is not None
@@ -204,92 +186,10 @@ def test_a_call_waits_for_the_index_but_not_longer_than_an_answer_may_take(towns
     assert text_of(in_memory(loader, talk)).startswith("[1] Town 3 ")
 
 
-# -- over stdin ------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def process_of(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    pipe = subprocess.PIPE
-    command = [*COMMAND, *map(str, arguments), "--mcp"]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-        yield process
-        process.kill()
-
-
-PING = b'{"jsonrpc": "2.0", "id": 7, "method": "ping"}\n'
-PONG = {"jsonrpc": "2.0", "id": 7, "result": {}}
-
-
-def test_stdout_has_messages_of_the_protocol_only_whatever_is_sent(towns: Path) -> None:
-    with process_of(towns) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        odd = [b"", b"{", b"\xff\xfe", b"[" * 10_000, b"1" * 3_000_000, b'{"jsonrpc": "2.0", "id": 1, "method": "x"}']
-        process.stdin.write(b"\n".join(odd) + b"\n" + PING)
-        process.stdin.flush()
-        messages = []
-        while PONG not in messages:
-            messages.append(json.loads(process.stdout.readline()))
-            assert messages[-1]["jsonrpc"] == "2.0"
-        rest, printed = process.communicate()
-        assert (rest, process.returncode) == (b"", 0)
-        assert b"Traceback" not in printed
-
-
-def test_what_libraries_print_while_the_protocol_has_stdout_goes_to_stderr() -> None:
-    script = """
-import os
-from sleuth.serve.mcp_server import protocol_stdout
-with protocol_stdout() as stdout:
-    print("of python", flush=True)
-    os.system("echo of another process")
-    os.write(1, b"of a library\\n")
-    stdout.write("message\\n")
-    stdout.flush()
-print("after")
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "message\nafter\n"
-    assert done.stderr == "of python\nof another process\nof a library\n"
-
-
-@pytest.mark.parametrize(("leaves", "status", "printed"), [(False, 130, b"interrupted\n"), (True, 0, b"")])
-def test_ctrl_c_or_a_client_that_goes_away_ends_it_without_a_traceback(
-    towns: Path, leaves: bool, status: int, printed: bytes
-) -> None:
-    with process_of(towns) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write(PING)
-        process.stdin.flush()
-        assert json.loads(process.stdout.readline()) == PONG
-        if leaves:
-            process.stdout.close()
-            process.stdin.write(PING)
-            process.stdin.flush()
-        else:
-            process.send_signal(signal.SIGINT)
-        assert (process.wait(10), process.stderr.read()) == (status, printed)
-
-
-def test_an_index_that_cannot_be_opened_is_a_line_with_status_2(towns: Path, tmp_path: Path) -> None:
-    (tmp_path / "card.json").write_text((towns / "card.json").read_text())
-    with process_of(tmp_path) as process:
-        assert process.wait(20) == 2
-        assert process.stderr is not None
-        printed = process.stderr.read().decode()
-    assert printed.startswith(f"error: {tmp_path}: damaged index")
-    assert printed.count("\n") == 1
-
-
-@pytest.mark.parametrize("options", [(), ("--port", 0)])
-def test_without_the_package_a_line_says_how_to_install_it(
-    towns: Path, options: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_a_line_says_how_to_install_it(towns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mcp.server.lowlevel", "mcp.types"):
         monkeypatch.setitem(sys.modules, name, None)
-    refused = sleuth("retriever", towns, "--mcp", *options)
+    refused = sleuth("retriever", towns, "--mcp", "--port", 0)
     assert refused.exit_code == 2
     assert refused.stderr == (
         "error: a server of the Model Context Protocol needs the package mcp: pip install 'sleuth[mcp]'\n"
@@ -322,9 +222,8 @@ def test_the_route_has_the_rules_of_the_other_routes(url: str) -> None:
 TASK = Task(id="q", question="By which lake lies Town 17?", golden_answers=("lake 3",))
 
 
-def test_an_episode_of_a_recipe_searches_and_opens_with_our_own_client(towns: Path) -> None:
-    command = shlex.join([*COMMAND, str(towns), "--mcp"])
-    env = ToolEnvRecipe.model_validate({"kind": "tools", "tools": [{"mcp": command}], "prompt": "plain"})
+def test_an_episode_of_a_recipe_searches_and_opens_with_our_own_client(url: str) -> None:
+    env = ToolEnvRecipe.model_validate({"kind": "tools", "tools": [{"mcp": f"{url}/mcp"}], "prompt": "plain"})
     tools = dict(env.setting(load_tokenizer("models/tiny-base"), [TASK]).tools)
     assert list(tools) == ["search", "open"]
     turns = (call("search", query="Town 17", k=1), call("open", id="17"), call("open", id="x"))
