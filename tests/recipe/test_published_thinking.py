@@ -32,7 +32,6 @@ sampling.temperature = 1.0
 loss = { kind = "dpo", beta = 0.1 } # arXiv:2601.21343
 [[self-improving.reward]]
 kind = "pairwise"
-schedule = "round_robin"
 orders = "one"
 judge.model = "Qwen/Qwen3-4B-Instruct-2507"
 

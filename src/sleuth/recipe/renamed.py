@@ -43,6 +43,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("judge", "again"): Deleted(8, "it is 8 (`VERDICT_RETRIES` in sleuth.judges.cache)"),
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
     ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.losses)"),
+    ("reward", "schedule"): Deleted("round_robin", "all pairs of a pool are compared"),
     ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),
     ("judge", "verdicts"): Deleted(None, "verdicts are kept in `verdicts.sqlite` of the run's folder"),
     ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
