@@ -292,8 +292,7 @@ class ThoughtPlayFields(EvaluationFields):
 
 class ProbeRecipe(ThoughtPlayFields):
     """Compares the model's thoughts in held-out texts with empty ones, generic phrases, thoughts of other texts and a
-    teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, and a certificate into the model's
-    folder."""
+    teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, with a certificate."""
 
     runner: ClassVar[str] = "sleuth.think.thought_probe"
     kind: Literal["probe"]
