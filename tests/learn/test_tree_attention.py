@@ -51,17 +51,6 @@ def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mas
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
-def test_every_token_attends_to_itself_in_exactly_one_block(monkeypatch, max_mask_tokens):
-    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
-    tree, _ = drawn(1, seed=4)
-    seen = torch.zeros(len(tree), dtype=torch.int64)
-    for block in Branches(tree, torch.float32).blocks:
-        if block.includes_self:
-            seen[block.queries] += 1
-    assert (seen == 1).all()
-
-
 def test_flex_attention_with_the_ancestor_mask_gives_the_same():
     """What other devices run, here in its plain form: the mask is the claim, the compiler is not tested."""
     tree, tensors = drawn(2, dtype=torch.float32)
