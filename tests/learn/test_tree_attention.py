@@ -6,7 +6,7 @@ import pytest
 import torch
 from live_bytes import LiveBytes
 from padded import group_rows, whole
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.learn import attention
@@ -49,15 +49,6 @@ def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mas
         torch.autograd.grad(ours, tensors, arrived), torch.autograd.grad(plain, tensors, arrived), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
-
-
-def test_flex_attention_with_the_ancestor_mask_gives_the_same():
-    """What other devices run, here in its plain form: the mask is the claim, the compiler is not tested."""
-    tree, tensors = drawn(2, dtype=torch.float32)
-    tensors = [tensor.detach() for tensor in tensors]
-    mask = attention.ancestor_block_mask(tree.ends)
-    flex = flex_attention(*tensors, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
-    torch.testing.assert_close(flex, under_a_dense_mask(tree, *tensors, 0.3), rtol=0, atol=1e-5)
 
 
 BLOCK_TENSORS = [
