@@ -1,4 +1,4 @@
-"""`sleuth certify`: what both models answer, the gate, a person's ratings on the page, and every mistake in a line."""
+"""`sleuth certify`: what both models answer, the gate, the page, and every mistake in a line."""
 
 from __future__ import annotations
 
@@ -103,20 +103,6 @@ def home(certified: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 def command(home: Path, *more: object, model: str = "trained", base: str = "base") -> list[object]:
     named = ["--base", home / base, "--questions", home / "test.jsonl", "--index", home / "index"]
     return ["certify", home / model, *named, *more]
-
-
-def page_data(home: Path) -> dict[str, Any]:
-    text = (home / "certificate.html").read_text()
-    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
-
-
-def write_ratings(home: Path, count: int, **changed: Any) -> Path:
-    """The first answers of the page, right where a town is named."""
-    data = page_data(home)
-    ratings = {one["key"]: one["answer"].startswith("Town") for one in data["to_rate"][:count]}
-    file = home / "ratings.json"
-    file.write_text(json.dumps({"certificate": data["certificate"], "ratings": ratings} | changed))
-    return file
 
 
 def values(figures: dict[str, Any], name: str) -> list[float]:
@@ -249,7 +235,7 @@ def test_a_judge_says_what_is_right_in_other_words(home: Path, monkeypatch: pyte
     (home / "judge.toml").write_text('[judge]\nkind = "lexical"\n')
     found = printed_json(*command(home, "--judge", home / "judge.toml"))
     assert values(found["figures"], "judged") == [1.0, 1.0, 0.0]
-    assert found["passes"] is True  # by exact match, as no person has said otherwise
+    assert found["passes"] is True  # by exact match
     [cases] = judge.calls
     assert len(cases) == QUESTIONS - LOST - (QUESTIONS - LOST) // 4
     assert cases[0].criterion.endswith(f": 'Town{cases[0].question[len('Where was Person') : -len(' born?')]}'")
@@ -266,20 +252,6 @@ def test_a_model_without_a_clear_gain_is_not_handed_over(home: Path) -> None:
     card = (home / "base" / "README.md").read_text()
     assert card.count("## Certificate") == 1
     assert "with `sleuth certify --anyway`: its gain in exact match, -0.759" in card
-
-
-def test_ratings_decide_and_their_interval_is_of_all_answers(home: Path) -> None:
-    found = printed_json(*command(home, "--ratings", write_ratings(home, 60)))
-    right = found["ratings"]["right"]
-    assert found["verdict"].startswith("its gain by 60 ratings, +0.7")
-    assert found["gain"] == right["difference"]
-    assert 30 <= right["trained"]["n"] < QUESTIONS - LOST
-    assert right["base"]["low"] < (QUESTIONS - LOST) // 4 / (QUESTIONS - LOST) < right["base"]["high"]
-    assert "By 60 ratings" in (home / "certificate.html").read_text()
-    wrong = dict.fromkeys(json.loads((home / "ratings.json").read_text())["ratings"], False)
-    alike = sleuth(*command(home, "--ratings", write_ratings(home, 60, ratings=wrong)))
-    assert alike.exit_code == 1
-    assert "its gain by 60 ratings, +0.0" in alike.stderr
 
 
 def test_a_model_on_a_server_is_certified_as_one_in_this_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,19 +286,6 @@ def test_a_mistake_is_one_line(home: Path) -> None:
         == "--base HOME/trained: has the weights of HOME/trained; name what that was trained from"
     )
     rows = (home / "test.jsonl").read_text()
-    assert "holds no ratings" in refused("--ratings", home / "test.jsonl")
-    assert "no such file" in refused("--ratings", home / "nothing.json")
-    assert "of the certificate another, and this one is" in refused(
-        "--ratings", write_ratings(home, 40, certificate="another")
-    )
-    assert "29 answers are rated, and 30 are needed; rate more" in refused("--ratings", write_ratings(home, 29))
-    strange = {str(n): True for n in range(30)}
-    assert "30 of 30 ratings are of no answer" in refused("--ratings", write_ratings(home, 30, ratings=strange))
-    chosen = {one["key"]: True for one in page_data(home)["to_rate"][5:40]}
-    assert "rate them in the order of the page" in refused("--ratings", write_ratings(home, 40, ratings=chosen))
-    ratings = write_ratings(home, 40)
-    (home / "test.jsonl").write_text(rows.replace("Where was Person3 ", "In which town was Person3 "))
-    assert "certify without --ratings, and rate again" in refused("--ratings", ratings)
     (home / "test.jsonl").write_text(rows.replace('"p7"', '"p70"'))
     assert "1 of 60 are about passages that HOME/index has not, such as 'q7'" in refused()
     (home / "test.jsonl").write_text("".join(rows.splitlines(keepends=True)[-LOST:]))
@@ -338,28 +297,10 @@ def test_a_mistake_is_one_line(home: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-def test_a_person_rates_with_one_key_each_and_the_browser_keeps_and_saves_them(home: Path) -> None:
-    data = page_data(home)
-    counted = "document.querySelector('#rating .controls').firstChild.textContent"
-    with Browser(home / "profile") as browser:
-        browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(home))
-        browser.open((home / "certificate.html").as_uri())
-        shown = browser.value("document.querySelector('#rating .verdict').textContent")
-        assert shown == data["to_rate"][0]["answer"]
-        assert HOSTILE in browser.value("document.querySelector('#rating pre').textContent")
-        browser.press("n", 78)
-        browser.press("u", 85)
-        for one in data["to_rate"][:30]:
-            assert browser.value("document.querySelectorAll('#rating button')[3].disabled")
-            browser.press(*("y", 89) if one["answer"].startswith("Town") else ("n", 78))
-        browser.open((home / "certificate.html").as_uri())
-        assert browser.value(counted) == f"30 of {len(data['to_rate'])} rated "
-        browser.value("document.querySelectorAll('#rating button')[3].click()")
-        browser.wait("new Promise((done) => setTimeout(() => done(true), 300))")
+def test_the_page_opens_offline_and_fits_a_phone(certified: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path / "profile") as browser:
+        browser.open((certified / "certificate.html").as_uri())
         browser.resize(390, 900)
         browser.value("document.querySelector('h1').textContent = 'runs/papers/training/checkpoints/step_000060'")
         assert browser.value("document.documentElement.scrollWidth") <= 390
         assert (browser.requests, browser.complaints) == ([], [])
-    saved = json.loads((home / "ratings.json").read_text())
-    assert saved == json.loads(write_ratings(home, 30).read_text())
-    assert sleuth(*command(home, "--ratings", home / "ratings.json")).exit_code == 0

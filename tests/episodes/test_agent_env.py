@@ -17,8 +17,7 @@ from chat_tokenizers import KEEPS, STRIPS, chat_tokenizer
 
 from sleuth.answers.tables import EnvironmentReward
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.episodes.agent import AgentEnv, AgentSetting, Pending, agent_setting, endpoint_of_process
-from sleuth.episodes.agent_messages import Asked, Said
+from sleuth.episodes.agent import AgentSetting, agent_setting, endpoint_of_process
 from sleuth.episodes.fitting import require_room
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.episodes.tables import AgentEnvRecipe
@@ -422,41 +421,6 @@ def test_the_usage_is_what_the_policy_read_and_wrote(agents: Callable[..., Agent
         assert (read, written, both) == (sum(prompt), turn, sum(prompt) + turn)
     assert setting.tokenizer is not None
     assert len(encode(setting.tokenizer, "forty-two<|im_end|>")) == counted[0][1]
-
-
-def test_requests_that_are_refused_are_no_deeper_calls(agents: Callable[..., AgentSetting]) -> None:
-    asked = Asked(said=(Said(role="user", text="?"),))
-    tool = {"type": "function", "function": {"name": "a", "description": "\ue0005\ue001"}}
-
-    async def many() -> tuple[Reply, list[Pending]]:
-        env = cast("AgentEnv", agents("asleep", calls=5000).env(Task(id="q", question="?")))
-        opening = asyncio.ensure_future(env.open())
-        await asyncio.sleep(0)
-        pending = [Pending(asked=replace(asked, tools=(tool,))) for _ in range(1500)]
-        for one in (*pending, Pending(asked=asked)):
-            env.receive(one)
-        reply = await opening
-        await env.close()
-        return reply, pending
-
-    reply, pending = asyncio.run(many())
-    assert reply.done is None
-    assert all("U+E000" in str(one.answer.exception()) for one in pending)
-
-
-def test_an_endpoint_that_cannot_be_opened_says_why(
-    agents: Callable[..., AgentSetting], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    errors = [OSError("no port is free")]
-
-    def closed_at_first() -> Any:
-        if errors:
-            raise errors.pop()
-        return endpoint_of_process()
-
-    monkeypatch.setattr("sleuth.episodes.agent.endpoint_of_process", closed_at_first)
-    with pytest.raises(OSError, match="no port is free"):
-        played(agents("silent"), "42<|im_end|>")
 
 
 def test_an_agent_gets_a_turn_without_the_stop_text_that_it_named(agents: Callable[..., AgentSetting]) -> None:

@@ -15,11 +15,10 @@ from sleuth.evaluation.intervals import (
     bootstrap_mean,
     bootstrap_ratio,
     bounded_mean,
+    difference_of_shares,
     mean_of_means,
     paired_bootstrap,
-    prediction_powered,
     share,
-    stratified,
     wilson,
 )
 
@@ -175,110 +174,18 @@ def test_outcomes_that_are_all_alike_are_still_uncertain() -> None:
     )
 
 
-def test_ratings_and_a_judge_give_the_interval_by_hand() -> None:
-    """Eight pairs with the four that are added: mean y = 1/2 and f = 3/8, cov 1/14, var y = 2/7 and f = 15/56. Of all
-    twelve of the judge five are 1: var 35/132. So l = (1/14) / ((1 + 8/4) 35/132) = 22/245."""
-    weight = 22 / 245
-    half = 1.959963984540054 * math.sqrt((2 / 7 - weight / 7 + weight**2 * 15 / 56) / 8 + weight**2 * (1 / 3) / 4)
-    found = prediction_powered([(1, 1), (1, 0), (0, 0), (0, 0)], [1, 1, 0, 0])
-    assert found.n == 4
-    assert found.value == pytest.approx(1 / 2 - weight / 4 + weight / 2)
-    assert (found.low, found.high) == (
-        pytest.approx(1 / 2 + weight / 8 - half),
-        pytest.approx(1 / 2 + weight / 8 + half),
-    )
-
-
-def test_a_gain_by_ratings_alone_is_that_of_four_more_pairs_by_hand() -> None:
-    """Of 16 pairs 6 gained and 2 lost: mean 4/20 of 20, sum of squares 10, so var (10 - 20/25) / 19."""
-    found = prediction_powered([(1, 0)] * 6 + [(-1, 0)] * 2 + [(0, 0)] * 8, gain=True)
+def test_a_difference_of_shares_is_that_of_four_more_pairs_by_hand() -> None:
+    """Of 16 pairs 6 gained and 2 lost: mean 4/20 of 20, sum of squares 10, so var (10 - 20/25) / 19. One pair lacks a
+    side."""
+    ours, theirs = [1] * 6 + [0] * 2 + [1] * 9, [0] * 6 + [1] * 2 + [1] * 8 + [None]
+    found = difference_of_shares(ours, theirs)
     half = 1.959963984540054 * math.sqrt((10 - 0.8) / 19 / 20)
     assert (found.value, found.n) == (0.25, 16)
     assert (found.low, found.high) == (pytest.approx(0.2 - half), pytest.approx(0.2 + half))
 
 
-@pytest.mark.parametrize("judge", [0.0, 1.0])
-@pytest.mark.parametrize("person", [0.0, 1.0])
-def test_ratings_that_are_all_alike_are_no_certainty(person: float, judge: float) -> None:
-    for found in (
-        prediction_powered([(person, judge)] * 30),
-        prediction_powered([(person, judge)] * 30, [judge] * 300),
-        prediction_powered([(0.0, 0.0)] * 30, [0.0] * 300, gain=True),
-    ):
-        low, value, high = (getattr(found, name) for name in ("low", "value", "high"))
-        assert high - low > 0.05
-        assert low <= value <= high
-    assert prediction_powered([], [1.0, 0.0]) == UNMEASURED
-
-
-def test_intervals_of_chosen_ratings_cover_the_gain_and_are_narrower_in_a_thousand_folders() -> None:
-    """As below, but the models give the same answer to a half and more of what both answer rightly or wrongly; of three
-    rated pairs two differ, which are two answers to rate, the other is one."""
-    rng = np.random.default_rng(61)
-    covered, width, plain = {"gain": 0, "base": 0}, 0.0, 0.0
-    for _ in range(1_000):
-        n, budget, true = rng.integers(150, 1_001), rng.integers(30, 101), rng.uniform(0.1, 0.9)
-        passed, failed = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.1)
-        gained, lost, rephrased = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.2), rng.uniform(0.05, 0.5)
-        base = rng.random(n) < true
-        trained = rng.random(n) < np.where(base, 1 - lost, gained)
-        differ = (base != trained) | (rng.random(n) < rephrased)
-        by_person = np.stack([base, trained]).astype(float)
-        by_judge = (rng.random((2, n)) < np.where(by_person > 0, 1 - failed, passed)).astype(float)
-        person, judge = by_person[1] - by_person[0], np.where(differ, by_judge[1] - by_judge[0], 0.0)
-        apart, alike = np.flatnonzero(differ), np.flatnonzero(~differ)
-        turns = np.concatenate([np.arange(len(apart)) // 2, np.arange(len(alike)) + 0.5])
-        order = np.concatenate([apart, alike])[np.argsort(turns, kind="stable")]
-        chosen = order[: np.searchsorted(np.cumsum(1 + differ[order]), budget, side="right")]
-        rated = chosen[differ[chosen]]
-        others = np.setdiff1d(apart, rated)
-        pairs = [(float(y), float(f)) for y, f in zip(person[rated], judge[rated], strict=True)]
-        found = stratified([(pairs, judge[others].tolist())], gain=True, equal=len(alike))
-        covered["gain"] += (found.low or 0.0) <= (1 - true) * gained - true * lost <= (found.high or 0.0)
-        by_judge = np.where(differ, by_judge[0], by_judge[1])  # one verdict for one answer
-        strata = [
-            ([*zip(by_person[0][a].tolist(), by_judge[a].tolist(), strict=True)], by_judge[b].tolist())
-            for a, b in ((rated, others), (chosen[~differ[chosen]], np.setdiff1d(alike, chosen)))
-        ]
-        level = stratified(strata)
-        covered["base"] += (level.low or 0.0) <= true <= (level.high or 0.0)
-        width += (found.high or 0.0) - (found.low or 0.0)
-        some = np.searchsorted(np.cumsum(1 + differ), budget, side="right")
-        drawn = [(float(y), float(f)) for y, f in zip(person[:some], judge[:some], strict=True)]
-        simple = prediction_powered(drawn, judge[some:].tolist(), gain=True)
-        plain += (simple.high or 0.0) - (simple.low or 0.0)
-    assert 930 <= covered["gain"] <= 970
-    assert 930 <= covered["base"] <= 970
-    assert width < 0.8 * plain
-
-
-def test_rated_intervals_cover_in_a_thousand_folders_where_those_of_a_biased_judge_fail() -> None:
-    """A folder has 150 to 1,000 questions and any share of right answers; its judge passes 0.1 to 0.4 of the wrong ones
-    and fails up to 0.1 of the right ones; its owner rates 30 to 100 and is right. Of the gain the base is rated too."""
-    rng = np.random.default_rng(61)
-    covered = {"rated": 0, "judged": 0, "gain": 0}
-    width = {"rated": 0.0, "alone": 0.0}
-    for _ in range(1_000):
-        n, rated, true = rng.integers(150, 1_001), rng.integers(30, 101), rng.uniform(0.1, 0.9)
-        passed, failed = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.1)
-        gained, lost = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.2)
-        base = rng.random(n) < true
-        trained = rng.random(n) < np.where(base, 1 - lost, gained)
-        by_person = np.stack([base, trained]).astype(float)
-        by_judge = (rng.random((2, n)) < np.where(by_person > 0, 1 - failed, passed)).astype(float)
-        pairs = [(float(y), float(f)) for y, f in zip(by_person[0][:rated], by_judge[0][:rated], strict=True)]
-        apart = np.stack([by_person[1] - by_person[0], by_judge[1] - by_judge[0]])
-        gains = [(float(y), float(f)) for y, f in apart[:, :rated].T]
-        for name, found, truth in (
-            ("rated", prediction_powered(pairs, by_judge[0][rated:]), true),
-            ("judged", share([*map(float, by_judge[0])]), true),
-            ("gain", prediction_powered(gains, apart[1][rated:], gain=True), (1 - true) * gained - true * lost),
-        ):
-            covered[name] += (found.low or 0.0) <= truth <= (found.high or 0.0)
-        for name, others in (("rated", by_judge[0][rated:]), ("alone", ())):
-            found = prediction_powered(pairs, others)
-            width[name] += (found.high or 0.0) - (found.low or 0.0)
-    assert 930 <= covered["rated"] <= 970
-    assert 930 <= covered["gain"] <= 970
-    assert covered["judged"] < 300
-    assert width["rated"] < 0.93 * width["alone"]
+def test_pairs_that_are_all_alike_are_no_certainty() -> None:
+    alike = difference_of_shares([0.0] * 30, [0.0] * 30)
+    assert (alike.value, alike.high) == (0.0, pytest.approx(-(alike.low or 0.0)))
+    assert (alike.high or 0.0) > 0.02
+    assert difference_of_shares([None], [1.0]) == UNMEASURED

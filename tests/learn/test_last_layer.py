@@ -5,11 +5,9 @@ import random
 import pytest
 import torch
 from padded import padded_logprobs, whole
-from test_tree_attention import drawn, under_a_dense_mask
 from tiny_models import VOCABULARY, in_float64
 
 from sleuth.kernels.layers import select_outputs
-from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs, tree_attention
 from sleuth.learn.recomputation import recomputed_layers
@@ -93,23 +91,3 @@ def test_all_tokens_are_computed_if_nearly_all_are_outputs():
     outputs = torch.arange(8)
     assert select_outputs(outputs[:7], 8) is not None
     assert select_outputs(outputs, 8) is None
-
-
-@pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
-@pytest.mark.parametrize("seed", range(4))
-def test_output_tokens_attend_as_before_and_the_others_have_no_gradient(monkeypatch, max_mask_tokens, seed):
-    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
-    tree, tensors = drawn(2, seed=seed)
-    draw = torch.Generator().manual_seed(seed)
-    outputs = (torch.rand(len(tree), generator=draw) < 0.2).nonzero()[:, 0]
-    blocks = Branches(tree, torch.float64, outputs).for_last_layer().blocks
-    ours, plain = BlockAttention.apply(*tensors, blocks, 0.3), under_a_dense_mask(tree, *tensors, 0.3)
-    torch.testing.assert_close(ours[:, outputs], plain[:, outputs], rtol=0, atol=1e-12)
-    grad_output = torch.zeros_like(plain)
-    grad_output[:, outputs] = torch.randn(1, len(outputs), *plain.shape[2:], generator=draw, dtype=torch.float64)
-    for mine, theirs in zip(
-        torch.autograd.grad(ours, tensors, grad_output), torch.autograd.grad(plain, tensors, grad_output), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
-    queries = sum(block.queries.stop - block.queries.start for block in blocks if block.includes_self)
-    assert max_mask_tokens == 128 or queries < len(tree)

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded import group_rows, padded_logprobs, whole
-from tiny_models import FAMILIES
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
@@ -117,7 +116,7 @@ def test_no_cut_of_the_ordered_rows_computes_fewer_tokens(draw, budget):
     assert computed == brute_force(sorted(row.tokens for row in rows), budget)
 
 
-# -- the same numbers as padded rows ---------------------------------------------------------------------------------
+# -- gradients ------------------------------------------------------------------------------------------------------
 
 
 def gradients(model, loss) -> list[torch.Tensor]:
@@ -134,26 +133,6 @@ def relative_error(ours, theirs) -> float:
 LOSS = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
 
 
-def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
-    batch = collate(some_rows(draw))
-    if not batch.trained.any():
-        return
-    expected = LOSS(batch, padded_logprobs(model, batch), None)[0]
-    theirs = gradients(model, expected)
-    shares = [LOSS(part.rows, token_logprobs(model, part)[0], None)[0] for part in pack(batch, budget)]
-    ours = gradients(model, sum(shares))
-    assert sum(shares).item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
-    assert relative_error(ours, theirs) <= tolerance
-
-
-@given(draw=draws, budget=st.sampled_from([10, 40, 10**6]), max_mask_tokens=st.sampled_from([0, 6, 128]))
-@settings(max_examples=40, deadline=None)
-def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, max_mask_tokens):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
-        compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
-
-
 def test_a_token_that_two_rows_share_keeps_its_own_loss_in_each(make_model):
     """A clip is not linear: one row may be clipped where its twin is not, and weights are never added up on a node."""
     model = make_model()
@@ -168,14 +147,6 @@ def test_a_token_that_two_rows_share_keeps_its_own_loss_in_each(make_model):
     padded = gradients(model, LOSS(batch, padded_logprobs(model, batch), None)[0])
     assert relative_error(both, padded) <= 1e-5
     assert any(gradient.any() for gradient in padded)
-
-
-def _models():
-    torch.manual_seed(0)
-    return {name: make().eval() for name, make in FAMILIES.items()}
-
-
-MODELS = _models()
 
 
 # -- rows dealt over ranks ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 import torch
 from live_bytes import LiveBytes
 from padded import group_rows, whole
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.learn import attention
@@ -49,26 +49,6 @@ def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mas
         torch.autograd.grad(ours, tensors, arrived), torch.autograd.grad(plain, tensors, arrived), strict=True
     ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
-def test_every_token_attends_to_itself_in_exactly_one_block(monkeypatch, max_mask_tokens):
-    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
-    tree, _ = drawn(1, seed=4)
-    seen = torch.zeros(len(tree), dtype=torch.int64)
-    for block in Branches(tree, torch.float32).blocks:
-        if block.includes_self:
-            seen[block.queries] += 1
-    assert (seen == 1).all()
-
-
-def test_flex_attention_with_the_ancestor_mask_gives_the_same():
-    """What other devices run, here in its plain form: the mask is the claim, the compiler is not tested."""
-    tree, tensors = drawn(2, dtype=torch.float32)
-    tensors = [tensor.detach() for tensor in tensors]
-    mask = attention.ancestor_block_mask(tree.ends)
-    flex = flex_attention(*tensors, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
-    torch.testing.assert_close(flex, under_a_dense_mask(tree, *tensors, 0.3), rtol=0, atol=1e-5)
 
 
 BLOCK_TENSORS = [

@@ -42,8 +42,8 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         ("thinking_0.6b", [], {"self-improving": {"pairwise": 16 * 136}, "rlmt": {"suffix": 32}}),
         (
             "thinking_0.6b",
-            ['stage.0.reward.0.schedule="tournament"', 'stage.0.reward.0.orders="both"'],
-            {"self-improving": {"pairwise": 16 * 45 * 2}, "rlmt": {"suffix": 32}},
+            ['stage.0.reward.0.orders="both"'],
+            {"self-improving": {"pairwise": 16 * 136 * 2}, "rlmt": {"suffix": 32}},
         ),
         ("search_r1_slime_3b", [], {}),
         ("refiner_0.6b_single_gpu", [], {}),

@@ -173,9 +173,12 @@ def test_a_command_that_was_killed_goes_on_and_ends_with_the_same_files(corpus: 
 
 def test_another_file_in_the_place_of_what_was_made_is_one_line(corpus: Path) -> None:
     (corpus.parent / "out").mkdir()
+    file = corpus.parent / "out" / "made.jsonl"
     for line in ("[]", "3", "{}", '{"unit": "a", "rows": [], "made_of": []}', "no json"):
-        (corpus.parent / "out/made.jsonl").write_text(f"{line}\n")
-        assert made(corpus).stderr.endswith("made.jsonl: was not written by annotate; name another folder\n")
+        for text in (f"{line}\n", line):  # without its end it is still the file of somebody else
+            file.write_text(text)
+            assert made(corpus).stderr.endswith("made.jsonl:1: was not written by annotate; name another folder\n")
+            assert file.read_text() == text
 
 
 def test_what_each_gate_is_for_is_said_in_a_line_of_80_columns() -> None:

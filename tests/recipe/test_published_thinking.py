@@ -32,7 +32,6 @@ sampling.temperature = 1.0
 loss = { kind = "dpo", beta = 0.1 } # arXiv:2601.21343
 [[self-improving.reward]]
 kind = "pairwise"
-schedule = "round_robin"
 orders = "one"
 judge.model = "Qwen/Qwen3-4B-Instruct-2507"
 
@@ -204,7 +203,6 @@ ARMS = {
     "thinking_gain_shuffled": {"stage.2.reward.0.shuffle=true"},
     "thinking_gain_distilled": {'stage.2.loss.advantage="best"', "stage.2.learning_rate=0.0001"},
     "thinking_gain_short": {"stage.2.steps=75"},
-    "thinking_gain_moving": {'stage.2.reward.0.scorer="moving"', "stage.2.reward.0.decay=0.95"},
 }
 """Overrides of each arm of a tiny twin. The twin's name is the part before the last underscore."""
 

@@ -1,25 +1,19 @@
-"""A pool compared pair by pair: in both orders, each with each or as a tournament, by a judge that knows endings."""
+"""A pool compared pair by pair, each with each, in both orders, by a judge that knows endings."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
-import numpy as np
 import pytest
 from continuations import continued
 
-from benchmarks.tournament import Flipping, ranks, shuffled
 from sleuth.think.comparisons import (
     PAIR_CRITERION,
     BothOrders,
-    Extremes,
     PairwiseReward,
-    Standings,
     candidate,
-    find_extremes,
 )
 from sleuth.think.suffix_reward import EndingJudge, ends_right
 from sleuth.types import Group, Pair, PairJudge, Score, Segment, Verdict
@@ -69,12 +63,11 @@ def test_candidates_with_the_same_text_are_compared_once_and_score_alike():
     assert len(judge.asked) == 1
 
 
-@pytest.mark.parametrize("schedule", ["round_robin", "tournament"])
-def test_where_nobody_is_better_all_score_the_same_and_of_one_text_nobody_is_asked(schedule: str):
+def test_where_nobody_is_better_all_score_the_same_and_of_one_text_nobody_is_asked():
     judge = Compares(lambda first, second: 0.5)
-    assert len(set(values(PairwiseReward(judge, schedule=schedule), "a", "bb", "ccc", "dddd"))) == 1
+    assert len(set(values(PairwiseReward(judge), "a", "bb", "ccc", "dddd"))) == 1
     judge.asked.clear()
-    assert values(PairwiseReward(judge, schedule=schedule), "a", "a", "a") == [0.5, 0.5, 0.5]
+    assert values(PairwiseReward(judge), "a", "a", "a") == [0.5, 0.5, 0.5]
     assert not judge.asked
 
 
@@ -86,17 +79,6 @@ def test_a_missing_verdict_counts_for_nobody_and_below_half_there_is_no_score():
     found = scores(PairwiseReward(judge), "a", "bbb", "cc")
     assert [score.value for score in found] == [None, 1.0, 0.0]
     assert found[0].note == "too few comparisons have a verdict"
-
-
-def test_a_tournament_asks_less_and_finds_the_same_ends():
-    texts = ["x" * length for length in (4, 9, 1, 7, 3, 8, 2, 6, 5)]
-    judge = Compares(longer)
-    found = values(PairwiseReward(judge, schedule="tournament"), *texts)
-    known = [value for value in found if value is not None]
-    assert len(known) == 9
-    assert (known.index(max(known)), known.index(min(known))) == (1, 2)
-    assert all(0 < value < 1 for value in known)
-    assert len(judge.asked) == 4 * 5 < 9 * 8 / 2
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
@@ -188,60 +170,3 @@ def test_a_judge_that_errs_does_so_in_its_share_of_verdicts_and_always_in_the_sa
     assert found.count(0.0) / 4_000 == pytest.approx(0.15, abs=0.02)
     assert found.count(1.0) + found.count(0.0) == 4_000
     assert scores_of(judge, MANY) == found
-
-
-# -- a tournament beside the full round robin, under a judge whose verdicts are flipped now and then -------------------
-
-POOL = 17
-
-
-class OftenSilent(Flipping):
-    """Says nothing of a share of the pairs."""
-
-    def score(self, one: int, other: int) -> float | None:
-        silent = random.Random(f"silent {min(one, other)} {max(one, other)}").random() < self.share
-        return None if silent else float(one > other)
-
-
-def extremes(judge: Flipping, pool: list[int], seed: int = 0) -> Extremes:
-    return asyncio.run(find_extremes(judge, "", [*map(str, pool)], seed=seed))
-
-
-@pytest.mark.parametrize("flipped", [0.0, 0.05, 0.15])
-def test_best_and_worst_of_17_are_as_good_as_the_full_round_robins_with_a_third_of_its_calls(flipped: float) -> None:
-    table = np.array([[*ranks(POOL, flipped, seed)] for seed in range(200)])
-    best, worst, full_best, full_worst, compared = table.mean(axis=0)
-    assert best <= full_best + 0.5
-    assert worst <= full_worst + 0.5
-    assert compared <= POOL * (POOL - 1) / 2 / 3
-
-
-def test_no_pair_is_asked_twice_neither_place_is_given_to_one_side_and_the_same_seed_asks_the_same() -> None:
-    firsts = []
-    for seed in range(20):
-        judge, again = Flipping(0.1, seed), Flipping(0.1, seed)
-        found = [extremes(one, shuffled(POOL, seed), seed) for one in (judge, again)]
-        assert (found[0], judge.asked) == (found[1], again.asked)
-        assert len({frozenset((pair.first, pair.second)) for pair in judge.asked}) == len(judge.asked)
-        firsts += [int(pair.first) > int(pair.second) for pair in judge.asked]
-    assert 0.42 < np.mean(firsts) < 0.58  # five standard errors of 900 draws
-
-
-def test_missing_verdicts_are_counted_and_say_nothing() -> None:
-    judge, pool = OftenSilent(0.2, 1), shuffled(POOL, 1)
-    found = extremes(judge, pool, seed=1)
-    assert found.best is not None
-    assert found.worst is not None
-    assert (pool[found.best] >= POOL - 3, pool[found.worst] <= 2) == (True, True)
-    assert found.missing == sum(judge.score(int(pair.first), int(pair.second)) is None for pair in judge.asked) > 0
-    found = extremes(OftenSilent(1.0, 1), shuffled(POOL, 1))
-    assert (found.best, found.worst, found.missing) == (None, None, found.compared)
-
-
-def test_ties_are_evidence_of_equal_strength() -> None:
-    standings = Standings(3)
-    standings.enter(0, 1, 0.5)
-    standings.enter(1, 2, 1.0)
-    zero, one, two = standings.extremes().strengths
-    assert one > zero > two
-    assert zero + one + two == pytest.approx(0)

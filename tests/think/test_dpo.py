@@ -143,6 +143,3 @@ def test_a_pair_is_never_parted_and_keeps_its_order(seed, budget):
         for place, row in enumerate(part.members):
             length = int(batch.lengths[row])
             assert part.rows.tokens[place, :length].tolist() == batch.tokens[row, :length].tolist()
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_verdicts_that_are_missing_are_no_zeros_and_no_signal(run: Run, recipe: 
     ("override", "reason"),
     [
         (ALIKE, "stage.1.env.suffix_tokens is missing"),
-        ("stage.1.env.least_thought_tokens=4", "stage.1.env.least_thought_tokens has no effect here"),
+        ("stage.1.env.least_thought_tokens=4", "a thought has the same budget in all steps"),
         ("stage.1.samples=1", "stage.1.samples = 1: should be"),
         ("stage.1.reward=[{kind='gain'},{kind='gain'}]", 'stage.1.reward has kind = "gain" twice'),
     ],

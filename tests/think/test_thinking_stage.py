@@ -63,21 +63,12 @@ def test_thoughts_are_paid_by_their_gain_and_their_signs_are_told(run: Run, reci
     assert ProtocolCard.read(last) is None  # it was asked nothing
 
 
-SHRINKING = ("stage.0.reward.0.scorer=policy", "stage.0.reward.0.decay=0.5", "stage.0.env.least_thought_tokens=4")
-
-
-@pytest.mark.parametrize(
-    "asked", [pytest.param((), marks=pytest.mark.slow), SHRINKING, (*SHRINKING, "stage.0.lora={ rank = 2 }")]
-)
+@pytest.mark.parametrize("asked", [(), ("stage.0.lora={ rank = 2 }",)])
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
     run: Run, recipe: Path, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
-    """Also where the policy's average is the baseline, adapters train and the budget of thoughts follows the steps."""
+    """Also where adapters train."""
     require_the_same_after_a_stop(run, recipe, tmp_path, *asked)
-    if asked:
-        rows = metrics_of(tmp_path / "parts")
-        assert [row["thought_budget"] for row in rows] == [16, 10, 6, 4]  # 16 * (1/4) ** (t/3)
-        assert all(row["thought_tokens_mean"] <= row["thought_budget"] for row in rows)
 
 
 def test_a_judge_pays_what_is_written_behind_a_thought(run: Run, recipe: Path, tmp_path: Path) -> None:
@@ -124,7 +115,7 @@ def test_a_model_that_judges_sees_no_thought_and_may_be_silent(run: Run, recipe:
         (["stage.0.reward=[{kind='suffix', judge='ending'}]"], r"env\.suffix_tokens"),
         (["stage.0.replace_no_signal=1"], "replace_no_signal = 1 needs scores while episodes are played"),
         (["stage.0.reward=[{kind='gain'}, {kind='gain'}]"], "twice"),
-        (["stage.0.reward.0.decay=0.9"], r"decay = 0\.9 has no effect"),
+        (["stage.0.reward.0.decay=0.9"], r"a gain is by the weights at the start of the stage"),
         (["stage.0.data={questions='q.jsonl'}"], r"stage\.0\.data\.questions is no key here"),
         (["stage.0.data={questoins='q.jsonl'}"], r"stage\.0\.data\.questoins is no key here"),
         (["stage.0.data={kind='rows', questions='q'}"], r'should be one of "text", "python", "places"'),

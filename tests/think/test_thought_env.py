@@ -10,7 +10,7 @@ from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.learn.batch import trajectory_row
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout
-from sleuth.think.env import thinking_of, thought_budget
+from sleuth.think.env import thinking_of
 from sleuth.think.tables import ThoughtEnvRecipe
 from sleuth.think.thoughts import THINK, thought_setting, thought_tokens
 from sleuth.types import Segment, Task, Trajectory
@@ -85,10 +85,3 @@ def test_a_suffix_follows_the_closed_thought_within_its_limits_and_both_are_trai
     row = trajectory_row(long, 1.0)
     trained = tuple(token for token, is_trained in zip(row.tokens, row.trained, strict=True) if is_trained)
     assert trained == (*long.segments[2].tokens, *long.segments[4].tokens)
-
-
-def test_a_budget_shrinks_exponentially_from_the_first_step_to_the_last() -> None:
-    """40 * (10/40) ** (t/4) for t = 0 to 4: 40, 40/sqrt 2 = 28.3, 20, 14.1 and 10; before and behind that it stays."""
-    budgets = [thought_budget(step, 5, first=40, least=10) for step in range(8)]
-    assert budgets == [40, 40, 28, 20, 14, 10, 10, 10]
-    assert thought_budget(1, 1, first=40, least=10) == 40

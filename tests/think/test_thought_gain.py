@@ -68,7 +68,7 @@ def tags(renderer: Renderer) -> tuple[Piece, Piece]:
 
 def scorer(base, renderer: Renderer, **recipe: object) -> GainScorer:
     asked = GainRecipe.model_validate({"kind": "gain", "clip": None, **recipe})
-    return GainScorer(asked, base[0], tags(renderer), None)
+    return GainScorer(asked, base[0], tags(renderer))
 
 
 def segment(author, text: str, renderer: Renderer) -> Segment:
@@ -103,16 +103,18 @@ THOUGHTS = (" Tamton lies in Osmark", " Tamton lies in Ulmark", " so")
 def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus_with_an_empty_one(
     base, renderer, budget
 ) -> None:
-    [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=budget)
+    [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=budget)
     blank = nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
     nlls = [nll(base[0], renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
     assert [score.value for score in found.scores] == pytest.approx([blank - one for one in nlls], abs=1e-5)
     assert [score.parts["gain"] for score in found.scores] == [score.value for score in found.scores]
-    assert found.scores[0].value > found.scores[1].value  # to a base that reads, the right fact is worth more
+    assert (found.scores[0].value or 0) > (
+        found.scores[1].value or 0
+    )  # to a base that reads, the right fact is worth more
     assert figures["gain"] == pytest.approx(blank - sum(nlls) / 3, abs=1e-5)
     assert figures["blank_nll"] == pytest.approx(blank, abs=1e-5)
     assert figures["swapped_gain"] is None  # there is no other group to take a thought from
-    [empty], _ = scorer(base, renderer).score([group(renderer, "", "</think>")], base[0], budget=budget)
+    [empty], _ = scorer(base, renderer).score([group(renderer, "", "</think>")], budget=budget)
     assert [score.value for score in empty.scores] == [0.0, 0.0]
 
 
@@ -122,7 +124,7 @@ def test_a_foreign_thought_is_that_of_the_next_group(base, renderer) -> None:
         group(renderer, THOUGHTS[0]),
         group(renderer, " Vogrun is in Ulmark</think>", before=other, behind=" Ulmark."),
     ]
-    _, figures = scorer(base, renderer).score(groups, base[0], budget=512)
+    _, figures = scorer(base, renderer).score(groups, budget=512)
     swapped = [
         nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
         - nll(base[0], renderer, f"{BEFORE}|<think>| Vogrun is in Ulmark</think>"),
@@ -134,8 +136,8 @@ def test_a_foreign_thought_is_that_of_the_next_group(base, renderer) -> None:
 
 def test_gains_are_clipped_where_they_are_paid_and_told_as_they_are(base, renderer) -> None:
     thoughts = group(renderer, *THOUGHTS)
-    [free], _ = scorer(base, renderer).score([thoughts], base[0], budget=512)
-    [bound], _ = scorer(base, renderer, clip=0.05, weight=3.0).score([thoughts], base[0], budget=512)
+    [free], _ = scorer(base, renderer).score([thoughts], budget=512)
+    [bound], _ = scorer(base, renderer, clip=0.05, weight=3.0).score([thoughts], budget=512)
     for whole, cut in zip(free.scores, bound.scores, strict=True):
         assert whole.value is not None
         assert cut.value == pytest.approx(3 * max(-0.05, min(0.05, whole.value)))
@@ -146,12 +148,12 @@ def test_an_unclosed_thought_is_worth_no_more_than_an_empty_one_or_its_worst_sib
     own = scorer(base, renderer)
     closed, open_ = group(renderer, *THOUGHTS[:2]), group(renderer, " Tamton", closed=False)
     mixed = replace(closed, episodes=(*closed.episodes, *open_.episodes), scores=(Score(value=0.0),) * 3)
-    [found], _ = own.score([mixed], base[0], budget=512)
+    [found], _ = own.score([mixed], budget=512)
     gains = [score.value or 0.0 for score in found.scores]
     assert gains[2] == min(0.0, *gains[:2])
     assert found.scores[2].note == "the thought was never closed"
     assert "gain" not in found.scores[2].parts
-    [alone], figures = own.score([open_], base[0], budget=512)
+    [alone], figures = own.score([open_], budget=512)
     assert (alone.scores[0].value, figures["gain"], figures["blank_nll"]) == (0.0, None, None)
 
 
@@ -162,66 +164,8 @@ def test_a_suffix_that_was_written_has_no_part_in_a_gain(base, renderer) -> None
     assert thinking_of(stories[0], THINK.close).suffix is not None
     episodes = zip(bare.episodes, stories, strict=True)
     longer = replace(bare, episodes=tuple(replace(one, trajectories=(story,)) for one, story in episodes))
-    (one, figures), (other, others) = (own.score([told], base[0], budget=512) for told in (bare, longer))
+    (one, figures), (other, others) = (own.score([told], budget=512) for told in (bare, longer))
     assert (one[0].scores, figures) == (other[0].scores, others)
-
-
-# -- who scores --------------------------------------------------------------------------------------------------------
-
-
-def test_a_frozen_scorer_stays_and_a_moving_one_follows_slowly(base, renderer) -> None:
-    model = base[0]
-    policy = copy.deepcopy(model)
-    with torch.no_grad():
-        for weight in policy.parameters():
-            weight.add_(1.0)
-    frozen, moving = scorer(base, renderer), scorer(base, renderer, scorer="moving", decay=0.9)
-    for one in (frozen, moving):
-        one.follow(policy)
-    before, after = (next(iter(one.model.parameters())) for one in (frozen, moving))
-    assert torch.equal(before, next(iter(model.parameters())))
-    assert torch.allclose(after, before + 0.1, atol=1e-6)
-    assert frozen.state_dict() == {}
-    state = {name: weight.clone() for name, weight in moving.state_dict().items()}
-    again = GainScorer(moving.recipe, model, tags(renderer), state)
-    assert torch.equal(next(iter(again.model.parameters())), after)
-
-
-def test_the_information_gain_of_rlp_is_the_policy_with_the_thought_over_the_average_without(base, renderer) -> None:
-    policy = copy.deepcopy(base[0])
-    with torch.no_grad():
-        for weight in policy.parameters():
-            weight.mul_(1.05)
-    rlp = scorer(base, renderer, scorer="policy", decay=0.5)
-    rlp.follow(policy)  # the average is half way between the base and the policy
-    average = copy.deepcopy(base[0])
-    with torch.no_grad():
-        for weight in average.parameters():
-            weight.mul_(1.025)
-    [found], figures = rlp.score([group(renderer, *THOUGHTS)], policy, budget=512)
-    without = nll(average, renderer, BEFORE)  # no thought, and no tags either
-    nlls = [nll(policy, renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
-    assert [score.value for score in found.scores] == pytest.approx([without - one for one in nlls], abs=1e-4)
-    assert figures["blank_nll"] == pytest.approx(without, abs=1e-4)
-
-
-def test_an_average_of_bfloat16_weights_moves_by_less_than_their_spacing(base, renderer) -> None:
-    """A step of 0.001 from 1 towards 2 is less than half of bfloat16's spacing of 1/128 there."""
-    model = copy.deepcopy(base[0]).to(torch.bfloat16)
-    policy = copy.deepcopy(model)
-    with torch.no_grad():
-        for start, end in zip(model.parameters(), policy.parameters(), strict=True):
-            start.fill_(1.0)
-            end.fill_(2.0)
-    asked = GainRecipe.model_validate({"kind": "gain", "scorer": "policy"})
-    rlp = GainScorer(asked, model, tags(renderer), None)
-    for _ in range(20):
-        rlp.follow(policy)
-    name, kept = next(iter(rlp.state_dict().items()))
-    assert float(kept.flatten()[0]) == pytest.approx(2 - 0.999**20, abs=1e-6)
-    assert float(rlp.model.get_parameter(name).flatten()[0]) == pytest.approx(2 - 0.999**20, abs=1 / 128)
-    again = GainScorer(asked, model, tags(renderer), rlp.state_dict())
-    assert torch.equal(again.state_dict()[name], kept)
 
 
 # -- the gradient ------------------------------------------------------------------------------------------------------
@@ -249,7 +193,7 @@ def plain_gradient(base, scored: Group, weights: list[float]) -> torch.Tensor:
 
 
 def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage) -> None:
-    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=512)
     gains = [score.value or 0.0 for score in scored.scores]
     found = gradient_of(base, scored, advantages_of(scored, stage), stage)
     expected = plain_gradient(base, scored, [(gain - sum(gains) / 3) / (48 * 3) for gain in gains])
@@ -260,7 +204,7 @@ def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage
 def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(base, renderer, stage) -> None:
     loss = stage.loss.model_copy(update={"setting": None, "advantage": "best", "normalise": "token", "constant": None})
     asked = stage.model_copy(update={"loss": loss})
-    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], budget=512)
     gains = [score.value or 0.0 for score in scored.scores]
     best = gains.index(max(gains))
     advantages = advantages_of(scored, asked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -188,30 +187,28 @@ def test_a_certificate_requires_the_whole_interval_over_each_control_to_be_above
 
 
 def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recipe: Path, tmp_path: Path) -> None:
-    own = tmp_path / "model"
-    shutil.copytree(BASE, own)
-    run(recipe, tmp_path / "run", f'model="{own}"')
+    before = sorted(BASE.iterdir())
+    run(recipe, tmp_path / "run")
+    assert sorted(BASE.iterdir()) == before  # a model that is measured stays as it is
     found = json.loads((tmp_path / "run" / "eval" / "thoughts.json").read_text())
     assert {"over_blank", "over_generic", "over_swapped", "over_within", "over_teacher"} <= found.keys()
     assert found["right_teacher"].keys() == {"value", "low", "high", "n"}
     assert len(found["records"]) == 3
     assert all(len(record["right"]["generic"]) == 2 for record in found["records"])
-    kept = json.loads((own / "thoughts.json").read_text())
-    assert kept == found["certificate"]
+    assert found["certificate"]["over_blank"] == found["over_blank"]
     before = (tmp_path / "run" / "eval" / "thoughts.json").stat().st_mtime_ns
-    run(recipe, tmp_path / "run", f'model="{own}"')
+    run(recipe, tmp_path / "run")
     assert (tmp_path / "run" / "eval" / "thoughts.json").stat().st_mtime_ns == before
 
 
 def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, tmp_path: Path) -> None:
-    own, out = tmp_path / "model", tmp_path / "out.json"
-    shutil.copytree(BASE, own)
-    done = sleuth("probe-thoughts", own, recipe, "--out", out)
+    out = tmp_path / "out.json"
+    done = sleuth("probe-thoughts", BASE, recipe, "--out", out)
     assert done.exit_code == 0, done.output
-    for word in ("sampled", "generic", "swapped", "within", "teacher", "No certificate:", "thoughts.json"):
+    for word in ("sampled", "generic", "swapped", "within", "teacher", "No certificate:"):
         assert word in done.stdout
-    assert json.loads((own / "thoughts.json").read_text()) == json.loads(out.read_text())["certificate"]
-    figures = json.loads(sleuth("probe-thoughts", own, recipe, "--limit", 2, "--json").stdout)
+    assert json.loads(out.read_text())["certificate"]["passes"] is False
+    figures = json.loads(sleuth("probe-thoughts", BASE, recipe, "--limit", 2, "--json").stdout)
     assert figures["over_blank"]["n"] == 2
     assert "records" not in figures
 

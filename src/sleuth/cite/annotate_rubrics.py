@@ -17,7 +17,7 @@ from sleuth import __version__
 from sleuth.cite.rows import rubric_table
 from sleuth.cite.rubric_reward import mean_flipped
 from sleuth.data.questions import task_from_row
-from sleuth.data.rows import Row, read_rows
+from sleuth.data.rows import Row, finished_lines, read_rows
 from sleuth.evaluation.intervals import Measured, share
 from sleuth.host.atomic import write_text
 from sleuth.judges.cache import NamedJudge
@@ -95,7 +95,7 @@ def annotate_rubrics(
             f"{data}: no row has an `answer`, so a judge has nothing to try criteria on; leave out --judge"
         )
     rejected = out.with_name(out.name.removesuffix(".jsonl") + ".left_out.jsonl")
-    done = _written(out) | _written(rejected)
+    done = {*_written(out), *_written(rejected)}
     due = [(row, task) for row, task in rows if task.id not in done]
     made = Annotated(known=len(rows) - len(due))
 
@@ -173,27 +173,10 @@ async def _separation(task: Task, rubrics: Sequence[Rubric], answers: Sequence[s
     return {way: score < good for way, score in zip(worse, bad, strict=True)}
 
 
-def _written(file: Path) -> set[str]:
-    """The questions of rows that an earlier call wrote. An incomplete last line is removed if the file is ours."""
-    if not file.exists():
-        return set()
-    text = file.read_text(encoding="utf-8", errors="replace")
-    *lines, rest = text.split("\n")
-    names = {_question(line, f"{file}:{number}") for number, line in enumerate(lines, start=1)}
-    if rest:
-        if not lines and KEY not in rest:
-            _question(rest, f"{file}:1")
-        write_text(file, text.removesuffix(rest))
-    return names
-
-
-def _question(line: str, where: str) -> str:
-    try:
-        return str(json.loads(line)[KEY])
-    except (ValueError, KeyError, TypeError):
-        raise SleuthError(
-            f"{where}: has no `{KEY}`, so this file was not written by annotate; name a new one with --out"
-        ) from None
+def _written(file: Path) -> list[str]:
+    """The questions of rows that an earlier call wrote."""
+    wrong = f"has no `{KEY}`, so this file was not written by annotate; name a new one with --out"
+    return finished_lines(file, lambda row: str(row[KEY]), wrong)
 
 
 def _append(file: Path, row: Row, task: Task, rubrics: Sequence[Rubric], separation: Separation) -> None:

@@ -58,8 +58,7 @@ def equality_judge(recipe: JudgeFields, file: Path) -> NamedJudge:
 @dataclass(kw_only=True)
 class CertifiedArms:
     """Answers of `model` and `base`, here or on their servers, `engine` and `base_engine`, to a file of questions, each
-    arm in a file of `folder`. If they should be `stored` already, because a person rated them, nothing is asked again.
-    """
+    arm in a file of `folder`."""
 
     model: str
     base: str
@@ -67,7 +66,6 @@ class CertifiedArms:
     index: Path
     folder: Path
     judge: NamedJudge | None
-    stored: bool
     engine: str | None = None
     served_as: str | None = None
     base_engine: str | None = None
@@ -158,12 +156,6 @@ class CertifiedArms:
         ]
         return {name: self._answers(name, self.model, control=True) for name in CONTROLS} | {WINDOW: window}
 
-    def passages(self) -> dict[str, list[str]]:
-        """What a person reads beside an answer, by question: the passages that answer it."""
-        index = open_index(self.index)
-        gold = {task.id: map(index.passage, task.gold_passages) for task in self.answerable}
-        return {name: [f"{one.title} ({one.id})\n{one.text}" for one in of if one] for name, of in gold.items()}
-
     def _answers(self, arm: str, model: str, *, control: bool = False) -> Sequence[Record]:
         """The records of an arm: those of its file if that is of the same model, questions and index, or else asked."""
         file = self.folder / f"{arm.replace(' ', '_')}.json"
@@ -175,11 +167,6 @@ class CertifiedArms:
         kept = read_eval(file, models={"model": model})
         if kept is not None and kept.get("asked") == asked:
             return kept["records"]
-        if self.stored:
-            raise SleuthError(
-                f"{file}: has no answers of {model}, as it is now, to these questions with this index: the ratings are "
-                "of others; certify without --ratings, and rate again"
-            )
         session, tasks = self._session(model), self.answerable if control else self.tasks
         if control:
             session = replace(session, setting=dict(control_arms(cast(SearchSetting, session.setting), tasks))[arm])

@@ -1,11 +1,10 @@
-"""`sleuth certify`: what a model gained over its base on held-out questions, and a page on which a person rates it."""
+"""`sleuth certify`: what a model gained over its base on held-out questions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -13,17 +12,13 @@ from typer import Option
 from sleuth.cli.app import FAILED
 from sleuth.host.atomic import write_text
 from sleuth.terminal import options
-from sleuth.terminal.inputs import naming, prepare_out_file, require_engine, require_inputs, require_url
+from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs, require_url
 from sleuth.terminal.tables import print_measured
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.certificate import Certificate
-
-SCRIPTS = ("elements.js", "certificate.js")
-LARGEST = 1_000_000
-"""Bytes that are read of a file of ratings; those of 100 answers are 3,000."""
 
 
 def certify(
@@ -34,9 +29,6 @@ def certify(
     home: Annotated[
         Path | None,
         Option("--run", metavar="DIR", help="Where the certificate goes. [default: the folder that holds the index]"),
-    ] = None,
-    ratings: Annotated[
-        Path | None, Option(metavar="FILE.json", help="What the page saved: a person's ratings of its answers.")
     ] = None,
     calibration: Annotated[
         Path | None,
@@ -57,8 +49,8 @@ def certify(
 ) -> None:
     """Certify what a model gained over its base, or refuse it.
 
-    Both answer the same held-out questions, and so do control arms. Writes certificate.json, and certificate.html, on
-    which 30 to 100 answers can be rated. Ends with status 1 if the interval of the gain is not above zero.
+    Both answer the same held-out questions, and so do control arms. Writes certificate.json, and
+    certificate.html. Ends with status 1 if the interval of the gain is not above zero.
     """
     from sleuth.recipe.load import load_judge
     from sleuth.recipe.shipped import CERTIFICATE, find_model
@@ -73,7 +65,6 @@ def certify(
     require_inputs([model, base], questions=questions, index=index)
     if calibration is not None and not (Path(model).is_dir() and calibration.is_file()):
         raise SleuthError(f"--calibration {calibration}: needs a file of questions, and a MODEL whose folder is here")
-    rated = {} if ratings is None else _read_ratings(ratings)
     judging = None if judge is None else load_judge(judge, missing_inputs)
     prepare_out_file(home / CERTIFICATE, option="--run")
 
@@ -91,21 +82,17 @@ def certify(
         index=index,
         folder=folder,
         judge=equal,
-        stored=bool(rated),
         engine=engine,
         served_as=served_as,
         base_engine=base_engine,
     )
     facts = arms.facts  # wrong input ends it here
-    if not rated and Path(model).is_dir():
+    if Path(model).is_dir():
         arms.calibrate(calibration)
-    certificate = Certificate(facts=facts, arms=arms.both(), controls=arms.controls(), ratings=rated.get("ratings", {}))
-    if rated:
-        with naming(f"--ratings {ratings}"):
-            certificate.require_ratings(rated["certificate"])
+    certificate = Certificate(facts=facts, arms=arms.both(), controls=arms.controls())
     contents = certificate.as_json()
     write_text(home / CERTIFICATE, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
-    _write_page(certificate, page, arms.passages())
+    _write_page(certificate, page)
     if as_json:
         typer.echo(json.dumps(contents))
     else:
@@ -117,46 +104,21 @@ def certify(
         raise typer.Exit(FAILED)
 
 
-def _read_ratings(file: Path) -> dict[str, Any]:
-    """`{"certificate": ID, "ratings": {KEY: true}}`. Raises SleuthError for another file."""
-    try:
-        with file.open("rb") as opened:
-            contents = json.loads(opened.read(LARGEST))
-        if isinstance(contents["certificate"], str) and {*map(type, contents["ratings"].values())} <= {bool}:
-            return contents
-    except FileNotFoundError:
-        raise SleuthError(f"--ratings {file}: no such file; the page certificate.html saves one") from None
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-        pass
-    raise SleuthError(f"--ratings {file}: holds no ratings; expected what the page certificate.html saves")
-
-
-def _write_page(certificate: Certificate, file: Path, passages: Mapping[str, Sequence[str]]) -> None:
-    """Writes the page on which a person rates answers beside the `passages` that answer a question. It opens offline
-    and keeps the ratings in the browser."""
-    from sleuth.evaluation.certificate import FIGURES, LEAST
-    from sleuth.evaluation.paired import TRAINED
+def _write_page(certificate: Certificate, file: Path) -> None:
+    """Writes the certificate as a page that opens offline."""
+    from sleuth.evaluation.certificate import FIGURES
     from sleuth.report.figures import failure_rows
     from sleuth.report.page import fill, write_page
 
-    questions = {one["id"]: one["question"] for one in certificate.arms[TRAINED]}
-    to_rate = [
-        {"key": key, "answer": answer, "question": questions[base["id"]], "passages": passages.get(base["id"], ())}
-        for (base, _), keyed in zip(certificate.pairs, certificate.queue, strict=False)
-        for key, answer in keyed.items()
-    ]
     answered = certificate.answerable()
     html = fill(
         "certificate.html",
-        SCRIPTS,
+        (),
         certificate=certificate,
         by_label={row.label: figures for row, figures in certificate.figures()},
         meanings={row.label: row.meaning for row in FIGURES},
-        by_person={"Right answers": certificate.by_person()} if certificate.ratings else {},
         failures=failure_rows(answered),
         failure_arms=answered,
-        least=LEAST,
-        data={"certificate": certificate.id, "least": LEAST, "to_rate": to_rate},
     )
     write_page(file, html)
 
@@ -169,7 +131,5 @@ def _print(certificate: Certificate, page: Path) -> None:
     print_measured("by kind of question", certificate.kinds(), arms)
     against = {name: name for name in ("em", "difference")}
     print_measured("control arms: exact match, and trained minus it", certificate.against_controls(), against)
-    if certificate.ratings:
-        print_measured("right answers by the ratings", {"right": certificate.by_person()}, arms)
     typer.echo(f"{certificate.verdict[:1].upper()}{certificate.verdict[1:]}.")
     typer.echo(page)

@@ -8,17 +8,19 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 import numpy as np
 
+from sleuth.host.atomic import write_text
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 Found = tuple[str, Row | SleuthError]
 """`file:line`, and the row or what is wrong with it."""
@@ -47,6 +49,24 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
     row that is larger than `variables.ROW`, and a .gz file that unpacks to `RATIO` times it.
     """
     return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
+
+
+def finished_lines(file: Path, read: Callable[[Any], T], wrong: str) -> list[T]:
+    """What `read` makes of every JSON line of a file that earlier calls appended to; nothing if it is not there. An
+    incomplete last line, as a kill leaves it, is removed. Raises SleuthError, with `wrong`, if there are others than
+    `read` takes."""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+    *lines, rest = text.split("\n")
+    found = []
+    for number, line in enumerate(lines or [rest] * bool(rest), start=1):
+        try:
+            found.append(read(json.loads(line)))
+        except (ValueError, AttributeError, KeyError, TypeError) as error:
+            if lines or not (rest.startswith('{"') and isinstance(error, json.JSONDecodeError)):
+                raise SleuthError(f"{file}:{number}: {wrong}") from None
+    if rest:
+        write_text(file, text.removesuffix(rest))
+    return found[: len(lines)]
 
 
 def rows_and_faults(path: Path, columns: Sequence[str] = (), without: str = "") -> Iterator[Found]:

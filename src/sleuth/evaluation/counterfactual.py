@@ -42,25 +42,14 @@ class PairLogprobs:
 
 
 def pair_logprobs(
-    model: PreTrainedModel,
-    pairs: Sequence[RowPair],
-    *,
-    budget: int,
-    temperature: float = 1.0,
-    baseline: PreTrainedModel | None = None,
+    model: PreTrainedModel, pairs: Sequence[RowPair], *, budget: int, temperature: float = 1.0
 ) -> list[PairLogprobs]:
-    """The log-probabilities of each pair, in passes over at most `budget` distinct tokens; without gradients. With a
-    `baseline`, that model computes those of the counterfactual rows."""
-    options = {"budget": budget, "temperature": temperature}
-    if baseline is None:  # in one call, because the rows of a pair share a prefix
-        values = row_logprobs(model, [row for pair in pairs for row in (pair.factual, pair.counterfactual)], **options)
-        both = zip(values[::2], values[1::2], strict=True)
-    else:
-        factual = row_logprobs(model, [pair.factual for pair in pairs], **options)
-        both = zip(factual, row_logprobs(baseline, [one.counterfactual for one in pairs], **options), strict=True)
+    """The log-probabilities of each pair, in passes over at most `budget` distinct tokens; without gradients."""
+    rows = [row for pair in pairs for row in (pair.factual, pair.counterfactual)]  # in one call: pairs share prefixes
+    values = row_logprobs(model, rows, budget=budget, temperature=temperature)
     return [
         PairLogprobs(factual=_last(one, pair.suffix_len), counterfactual=_last(other, pair.suffix_len))
-        for pair, (one, other) in zip(pairs, both, strict=True)
+        for pair, one, other in zip(pairs, values[::2], values[1::2], strict=True)
     ]
 
 

@@ -175,6 +175,18 @@ def paired_bootstrap(
     return bootstrap_mean(minus(a, b), clusters, seed)
 
 
+def difference_of_shares(a: Sequence[float | None], b: Sequence[float | None]) -> Measured:
+    """The mean of a - b over aligned values from 0 to 1, with the normal interval of four more pairs, which is never of
+    width 0 (Bonett and Price, J. Educ. Behav. Stat. 37, 2012); pairs that lack either side are left out."""
+    known = [value for value in minus(a, b) if value is not None]
+    if not known:
+        return UNMEASURED
+    wider = np.array([*known, 1.0, -1.0, 0.0, 0.0])
+    centre, half = float(wider.mean()), Z * math.sqrt(float(wider.var(ddof=1)) / len(wider))
+    low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    return Measured(value=min(high, max(low, math.fsum(known) / len(known))), low=low, high=high, n=len(known))
+
+
 def minus(a: Sequence[float | None], b: Sequence[float | None]) -> list[float | None]:
     """Each of a minus the one of b; None where either is."""
     return [None if left is None or right is None else left - right for left, right in zip(a, b, strict=True)]
@@ -197,72 +209,3 @@ def cluster_means(values: Sequence[float | None], clusters: Sequence[Hashable] |
         if value is not None:
             members[cluster].append(value)
     return [math.fsum(present) / len(present) for present in members.values()]
-
-
-# -- ratings of a sample -----------------------------------------------------------------------------------------------
-
-
-SHARE_RATINGS = ((1.0, 1.0), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
-DIVIDED_RATINGS = ((1.0, 0.5), (0.0, 0.5))
-GAIN_RATINGS = ((1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0))
-"""Four more ratings, (by the person, by the judge), that widen the interval of a share or of a difference of shares, so
-that ratings that are all alike do not say that nothing is uncertain (Agresti and Coull, Am. Stat. 52, 1998; of paired
-differences Bonett and Price, J. Educ. Behav. Stat. 37, 2012)."""
-
-
-RatedPart = tuple[Sequence[tuple[float, float]], Sequence[float]]
-"""Ratings of a random part of some questions, (by the person, by the judge), and the judge's values of the others."""
-
-
-def prediction_powered(
-    rated: Sequence[tuple[float, float]], judged: Sequence[float] = (), *, gain: bool = False
-) -> Measured:
-    """The mean that a person would find of all, by ratings of a random part of them (`stratified`)."""
-    return stratified([(rated, judged)], gain=gain) if rated else UNMEASURED
-
-
-def stratified(strata: Sequence[RatedPart], *, gain: bool = False, equal: int = 0) -> Measured:
-    """The mean that a person would find of all, with a normal 95 % interval that no bias of the judge shifts.
-
-    Values are shares, or, of a `gain`, differences of shares; those of so many more questions that are `equal` are
-    known to be 0. Each stratum is estimated by its own ratings, and the means are added by its share of all: how many
-    of each are rated makes no difference to what is estimated (Cochran, Sampling Techniques, 1977, 12.2). Variances
-    are of the ratings and of four more (above; of several strata two in each, on which the judge is divided), which
-    count as questions too: with all rated that is the interval of Bonett and Price. Unmeasured where a stratum has
-    questions and no rating.
-    """
-    added = GAIN_RATINGS if gain else SHARE_RATINGS if len(strata) == 1 else DIVIDED_RATINGS
-    if any(len(judged) > len(rated) == 0 for rated, judged in strata):
-        return UNMEASURED
-    parts = np.array([*(_powered(*stratum, added) for stratum in strata), (0.0, 0.0, 0.0)])
-    counts = np.array([*(len(rated) + len(judged) for rated, judged in strata), equal])
-    sizes = counts + np.array([len(added)] * len(strata) + [0])
-    shares, (values, centres, variances) = sizes / sizes.sum(), parts.T
-    centre = float(shares @ centres)
-    between = max(0.0, float(shares @ centres**2) - centre**2) / float(sizes.sum())
-    half = Z * math.sqrt(float(shares**2 @ variances) + between)
-    low, high = max(-1.0 if gain else 0.0, centre - half), min(1.0, centre + half)
-    value = float(counts @ values) / max(1, int(counts.sum()))
-    return Measured(value=min(high, max(low, value)), low=low, high=high, n=sum(len(rated) for rated, _ in strata))
-
-
-def _powered(
-    rated: Sequence[tuple[float, float]], judged: Sequence[float], added: Sequence[tuple[float, float]]
-) -> tuple[float, float, float]:
-    """(mean, mean with the `added` ratings, variance of that) of a stratum.
-
-    PPI++ (arXiv:2311.01453): mean(y - l f) + l mean(judged), where l = cov(y, f) / ((1 + n / N) var(f)) has the least
-    variance; 1 would be arXiv:2301.09633, and 0, as without `judged`, the ratings alone. Departure: l is kept within 0
-    and 1.
-    """
-    person, judge = np.array([*rated, *added]).T
-    others, n = np.array(judged, dtype=float), len(rated)
-    weight, rest, rest_variance = 0.0, 0.0, 0.0
-    if len(others) > 1 and (spread := float(np.concatenate([judge, others]).var(ddof=1))) > 0:
-        covariance = float(np.cov(person, judge)[0, 1])
-        weight = min(1.0, max(0.0, covariance / ((1 + len(person) / len(others)) * spread)))
-        rest, rest_variance = float(others.mean()), float(others.var(ddof=1)) / len(others)
-    errors = person - weight * judge
-    mean = float(errors[:n].mean()) if n else 0.0
-    variance = float(errors.var(ddof=1)) / len(errors) + weight**2 * rest_variance
-    return mean + weight * rest, float(errors.mean()) + weight * rest, variance

@@ -25,6 +25,7 @@ from sleuth.answers.match import appears_in, normalise
 from sleuth.data.forms import Formed, formed
 from sleuth.data.held_out import split, write_rows
 from sleuth.data.questions import load_questions
+from sleuth.data.rows import finished_lines
 from sleuth.data.spans import SpanQuestion, cloze
 from sleuth.host.atomic import write_text
 from sleuth.judges.pool import NoAnswerError, RefusedError
@@ -333,21 +334,14 @@ def _digest(index: Index, passage_id: str) -> str | None:
 
 
 def _read_made(file: Path, index: Index) -> dict[str, list[Record]]:
-    """The rows of each passage and kind that an earlier call finished, of passages that are as they were then; a line
-    that a kill cut is removed."""
-    if not file.exists():
-        return {}
-    *lines, rest = file.read_text(encoding="utf-8", errors="replace").split("\n")
-    if rest:
-        write_text(file, "".join(f"{line}\n" for line in lines))
-    try:
-        return {
-            unit["unit"]: unit["rows"]
-            for unit in map(json.loads, lines)
-            if all(_digest(index, one) == digest for one, digest in unit.get("made_of", {}).items())
-        }
-    except (ValueError, AttributeError, KeyError, TypeError):
-        raise SleuthError(f"{file}: was not written by annotate; name another folder") from None
+    """The rows of each passage and kind that an earlier call finished, of passages that are as they were then."""
+
+    def read(unit: Any) -> tuple[str, list[Record], bool]:
+        same = all(_digest(index, one) == digest for one, digest in unit.get("made_of", {}).items())
+        return unit["unit"], unit["rows"], same
+
+    units = finished_lines(file, read, "was not written by annotate; name another folder")
+    return {name: rows for name, rows, same in units if same}
 
 
 def _card(

@@ -14,7 +14,7 @@ from sleuth.recipe.data import EvalQuestionsRecipe, Lengths
 from sleuth.recipe.envs import QuestionEnvTable
 from sleuth.recipe.judges import JudgedFields, JudgeFields, MemoryAmount, ServedModelRecipe
 from sleuth.recipe.rewards import AnswerSize, MeasuredFields, ModelCalls, unfit_rewards
-from sleuth.recipe.strict import Name, StrictModel, combination
+from sleuth.recipe.strict import Name, StrictModel
 from sleuth.types import Task
 
 if TYPE_CHECKING:
@@ -129,11 +129,6 @@ class EvaluationFields(SampledRecipe, StageFields):
     """Set by each kind of stage."""
     name: Name
     """Name of the evaluation file."""
-
-    @combination
-    def _budget_stays(self) -> Iterator[str]:
-        if getattr(getattr(self, "env", None), "least_thought_tokens", None) is not None:
-            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
 
     @property
     def arms(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from sleuth import __version__
 from sleuth.data.documents import part_of
 from sleuth.data.excerpts import chunks_of, plain_tokens
+from sleuth.data.rows import finished_lines
 from sleuth.episodes.protocol import text_sha256
 from sleuth.host.atomic import replacing_file, write_text
 from sleuth.judges.factory import open_client
@@ -245,19 +246,13 @@ def _ask(chunks: Sequence[Document], answers: Answers, writer: ThoughtWriter, fo
 
 
 class Answers:
-    """A teacher's answers by text, stored in a file. An incomplete last line is removed. Raises SleuthError if the file
-    has another teacher's answers or other contents."""
+    """A teacher's answers by text, stored in a file. Raises SleuthError if that has another teacher's answers or other
+    contents."""
 
     def __init__(self, file: Path, teacher: str) -> None:
         self.file = file
         self.teacher = teacher
-        self._thoughts: dict[str, tuple[Thought, ...]] = {}
-        text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
-        *lines, rest = text.split("\n")
-        for number, line in enumerate(lines, start=1):
-            self._read(line, f"{file}:{number}")
-        if rest:
-            write_text(file, text.removesuffix(rest))
+        self._thoughts = dict(finished_lines(file, self._read, "not an answer of a teacher; name a new file in `out`"))
 
     def __len__(self) -> int:
         return len(self._thoughts)
@@ -274,15 +269,12 @@ class Answers:
         with self.file.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
-    def _read(self, line: str, where: str) -> None:
-        try:
-            row = json.loads(line)
-            teacher = row["teacher"]
-            self._thoughts[row["text_sha256"]] = tuple(Thought(**thought) for thought in row["thoughts"])
-        except (ValueError, KeyError, TypeError):
-            raise SleuthError(f"{where}: not an answer of a teacher; name a new file in `out`") from None
-        if teacher != self.teacher:
-            raise SleuthError(f"{where}: has answers of {teacher}, not of {self.teacher}; name a new file in `out`")
+    def _read(self, row: Any) -> tuple[str, tuple[Thought, ...]]:
+        if row["teacher"] != self.teacher:
+            raise SleuthError(
+                f"{self.file}: has answers of {row['teacher']}, not of {self.teacher}; name a new file in `out`"
+            )
+        return row["text_sha256"], tuple(Thought(**thought) for thought in row["thoughts"])
 
 
 def _row(document: Document, texts: TextRecipe, teacher: str, renderer: Renderer) -> dict[str, Any]:

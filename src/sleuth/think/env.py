@@ -11,19 +11,6 @@ if TYPE_CHECKING:
     from sleuth.think.tables import ThoughtEnvRecipe
 
 
-def thought_budget(step: int, steps: int, *, first: int, least: int) -> int:
-    """The tokens that a thought may have in a step (from 1) of `steps`: exponential decay of a token budget,
-
-        B_t = max(B_min, B_0 * gamma ** (t / T))    with t = step - 1, T = steps - 1, gamma = B_min / B_0
-
-    so that the first step has B_0 = `first` and the last B_min = `least`; rounded (RMT, arXiv:2509.24375).
-    Departures: there gamma is a setting of its own, and a reward for the length keeps thoughts near the budget; here
-    the budget cuts them. `thought_budget(3, 5, first=40, least=10) == 20`.
-    """
-    passed = min(max(step - 1, 0) / max(steps - 1, 1), 1.0)
-    return max(least, round(first * (least / first) ** passed))
-
-
 class ThoughtEnv:
     """One turn for the thought and, if limits allow it, one for the suffix. Opening and closing tags have the tokens
     that the policy was trained on; the prefix has the data's tokens, or is encoded if the data has only text.

@@ -66,7 +66,6 @@ STEPS = (
         "blank_nll",
         "Nats a token of the suffix in the baseline, such as behind an empty thought: the most that can be gained.",
     ),
-    _thoughts("thought_budget", "Tokens that a thought may have at this step, where that shrinks."),
     _thoughts("thought_tokens_mean", "Tokens of a thought."),
     _thoughts("closed", "Share of thoughts that the policy closed itself."),
     _thoughts("empty_thoughts", "Share of thoughts without a letter or a digit."),

@@ -3,7 +3,6 @@ and measure by them."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -73,31 +72,23 @@ class PreferenceFields(JudgedFields):
         return 0
 
 
-def rounds_of(size: int) -> int:
-    """The number of rounds in which a tournament of a pool finds the best and the worst."""
-    return math.ceil(math.log2(size)) if size > 1 else 0
-
-
 class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
     """The share of the other candidates in the pool that a candidate beats, according to a judge who sees two."""
 
     kind: Literal["pairwise"]
-    schedule: Literal["round_robin", "tournament"] = "round_robin"
-    """Compares all pairs, or finds the best and the worst in as many rounds as the pool's size has binary digits."""
 
     def build(self, judge_pool: Judges) -> Reward:
         from sleuth.think.comparisons import PairwiseReward, pair_judge_of, shown_to
 
         judge = pair_judge_of(self, judge_pool)
-        return PairwiseReward(judge, schedule=self.schedule, evidence_of=shown_to(self.judge))
+        return PairwiseReward(judge, evidence_of=shown_to(self.judge))
 
     def record(self, identify: Identify) -> dict[str, Any]:
-        scorer = f"{identify(self.judge)}, {self.schedule}, orders={self.orders}"
+        scorer = f"{identify(self.judge)}, round_robin, orders={self.orders}"  # as when there were other schedules
         return {"scorer": scorer, "scorer_version": self.version}
 
     def calls_of_pool(self, size: int) -> int:
-        pairs = size * (size - 1) // 2 if self.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
-        return pairs * (2 if self.orders == "both" else 1)
+        return size * (size - 1) // 2 * (2 if self.orders == "both" else 1)
 
 
 class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):

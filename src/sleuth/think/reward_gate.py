@@ -127,8 +127,8 @@ def measure_gate(
         play = partial(rollout.groups, make_env=setting.env, samples=stage.samples, reward=reward)
         groups = thinker.ranks.dealt(tasks, lambda mine, at: asyncio.run(play(mine, first_prompt=at)))
     if (gain := gain_in(stage.reward)) is not None:
-        scorer = GainScorer(gain, thinker.model, (setting.opening_tag, setting.closing_tag), None)
-        score = partial(scorer.score, groups, thinker.model, ranks=thinker.ranks)
+        scorer = GainScorer(gain, thinker.model, (setting.opening_tag, setting.closing_tag))
+        score = partial(scorer.score, groups, ranks=thinker.ranks)
         groups, _ = budget.run(lambda tokens: score(budget=tokens))
     records = [_record(group, setting.closing_tag.text) for group in groups]
     documents = [spot.document for spot in spots]

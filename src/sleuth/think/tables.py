@@ -45,9 +45,6 @@ class ThoughtEnvRecipe(EnvFields):
     kind: Literal["thought"]
     thought_tokens: PositiveInt = 48
     """Maximum number of tokens of a thought."""
-    least_thought_tokens: PositiveInt | None = None
-    """The maximum at the last step of a `grpo` stage: it shrinks exponentially from `thought_tokens` (RMT,
-    arXiv:2509.24375). Absent: it stays."""
     close: Literal["inserted", "earned"] = "inserted"
     """What happens to a thought that fills its budget. "inserted": the environment closes it; "earned": it stays open
     and scores 0, or the lowest gain of its group if that is below 0."""
@@ -76,14 +73,6 @@ class ThoughtEnvRecipe(EnvFields):
     def _stops_have_effect(self) -> Iterator[str]:
         if self.stops and not self.suffix_tokens:
             yield "stops have no effect with suffix_tokens = 0, where no suffix is written; set suffix_tokens"
-
-    @combination
-    def _budget_shrinks(self) -> Iterator[str]:
-        if self.least_thought_tokens is not None and self.least_thought_tokens >= self.thought_tokens:
-            yield (
-                f"least_thought_tokens = {self.least_thought_tokens} should be less than thought_tokens = "
-                f"{self.thought_tokens}, from which the budget shrinks"
-            )
 
 
 class ThoughtTextRecipe(DocumentsRecipe, DataFields):
@@ -173,19 +162,13 @@ class SuffixRecipe(RewardFields):
 
 
 class GainRecipe(RewardFields):
-    """Log-probability of the true suffix after the thought less that without it, in nats a token. Needs no judge."""
+    """Log-probability of the true suffix after the thought less that after an empty one, in nats a token, by the
+    weights at the start of the stage. Needs no judge."""
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("thought",)
     is_scored_late: ClassVar[bool] = True
     is_measured_alone: ClassVar[bool] = True
     kind: Literal["gain"]
-    scorer: Literal["frozen", "moving", "policy"] = "frozen"
-    """Weights that compute the log-probabilities: those at the start of the stage ("frozen"), or an exponential moving
-    average of the policy's ("moving"), both over an empty thought. "policy" is the information gain of RLP
-    (arXiv:2510.01265): the policy itself after the thought, over its moving average without a thought and its tags. It
-    rises too when the policy learns the suffix by heart."""
-    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Decay of the moving average, for each step; absent: 0.999. Not with scorer = "frozen"."""
     clip: PositiveFloat | None = 2.0
     """The gain is clipped to [-clip, clip], in nats a token."""
     floor: Annotated[float, Field(le=0)] | None = None
@@ -196,7 +179,7 @@ class GainRecipe(RewardFields):
         """`sleuth.think.thought_gain` adds it."""
 
     def record(self, identify: Identify) -> dict[str, Any]:
-        scorer = f"{self.scorer}, clip={self.clip}, floor={self.floor}, decay={self.decay}"
+        scorer = f"frozen, clip={self.clip}, floor={self.floor}, decay=None"  # as when there were other scorers
         return {"scorer": scorer, "scorer_version": self.version}
 
     @property
@@ -204,9 +187,7 @@ class GainRecipe(RewardFields):
         """No thought is right or wrong."""
 
     @combination
-    def _decay_and_floor_have_effect(self) -> Iterator[str]:
-        if self.scorer == "frozen" and self.decay is not None:
-            yield f'decay = {self.decay} has no effect with scorer = "frozen"; remove it'
+    def _floor_has_effect(self) -> Iterator[str]:
         if self.floor is not None and self.clip is not None and self.floor <= -self.clip:
             yield f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; remove it"
 
@@ -292,8 +273,7 @@ class ThoughtPlayFields(EvaluationFields):
 
 class ProbeRecipe(ThoughtPlayFields):
     """Compares the model's thoughts in held-out texts with empty ones, generic phrases, thoughts of other texts and a
-    teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, and a certificate into the model's
-    folder."""
+    teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, with a certificate."""
 
     runner: ClassVar[str] = "sleuth.think.thought_probe"
     kind: Literal["probe"]

@@ -1,36 +1,23 @@
-"""Rewards thoughts for how much likelier they make the true suffix, to a scorer that is not trained with the policy.
+"""Rewards thoughts for how much likelier they make the true suffix, to the weights that the stage started from.
 
     gain(z) = 1/N sum_t [ log p(s_t | x, <think> z </think>, s_<t) - log p(s_t | x, <think></think>, s_<t) ]
 
 in nats a token of the suffix s. Nothing is sampled after a thought, and no judge is called. The baseline is an empty
 thought, so that the effect of the tags is no gain. All texts of a group share its prefix, which is computed once; so
 does a thought of another group that is tried in its place, whose gain says whether thoughts are about their text.
-
-With `scorer = "policy"` the gain is that of RLP (arXiv:2510.01265): theta is the policy, phi its moving average,
-
-    gain(z) = 1/N sum_t [ log p_theta(s_t | x, <think> z </think>, s_<t) - log p_phi(s_t | x, s_<t) ]
-
-    phi <- decay * phi + (1 - decay) * theta    after each update
-
-without a gradient through the gain. Departures from RLP: N tokens of the suffix and not one; the prefix is that of the
-data, and not a random position of a document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from statistics import fmean
-from typing import Any
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.evaluation.counterfactual import PairLogprobs, RowPair, pair_logprobs, suffix_row
-from sleuth.learn.policy import frozen_copy
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.rewards import RewardFields
 from sleuth.render import find_eos_ids
@@ -43,35 +30,21 @@ from sleuth.training.rollout_worker import Hook, HookInputs, shuffled_scores
 from sleuth.training.step_metrics import mean_of
 from sleuth.types import Group, Piece, Score
 
-DECAY = 0.999
-"""The decay of the moving average at each step (arXiv:2510.01265)."""
-
 
 class GainScorer:
-    """Scores thoughts with `model`: the `frozen` weights that the stage started from, or the moving average of the
-    policy's; with `scorer = "policy"`, that average is the baseline. `moved` is the state of an earlier part of a run.
+    """Scores thoughts with `model`, the frozen weights that the stage started from."""
 
-    The average is kept in float32: in bfloat16 a thousandth of a difference would be rounded away."""
-
-    def __init__(
-        self, recipe: GainRecipe, frozen: PreTrainedModel, tags: tuple[Piece, Piece], moved: Mapping[str, Tensor] | None
-    ) -> None:
-        self.recipe = recipe
-        self.model = frozen if recipe.scorer == "frozen" else frozen_copy(frozen)
-        self.average: dict[str, Tensor] = {}
-        if recipe.scorer != "frozen":
-            self.average = {name: weight.detach().float() for name, weight in self.model.named_parameters()}
+    def __init__(self, recipe: GainRecipe, model: PreTrainedModel, tags: tuple[Piece, Piece]) -> None:
+        self.recipe, self.model = recipe, model
         self.opening, self.closing = (tuple(tag.tokens or ()) for tag in tags)
         self.closing_text = tags[1].text
-        if moved:
-            self._continue_from(moved)
 
     def score(
-        self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int, ranks: Ranks = ALONE
+        self, groups: Sequence[Group], *, budget: int, ranks: Ranks = ALONE
     ) -> tuple[list[Group], dict[str, float | None]]:
         """The groups with the gain of each thought added to the score it has, and the step's figures of that: the mean
         `gain`, what a foreign thought would have gained (`swapped_gain`), and `blank_nll`, the surprise of a suffix's
-        token in the baseline, which is the most that can be gained. Each of several ranks computes a share.
+        token after an empty thought, which is the most that can be gained. Each of several ranks computes a share.
 
         A thought that was never closed gets at most the gain of an empty one, and of its worst sibling.
         """
@@ -83,10 +56,9 @@ class GainScorer:
             for group, of_group in zip(groups, thoughts, strict=True)
         ]
         pairs = [[*ours, *other] for ours, other in zip(own, self._foreign(groups, thoughts), strict=True)]
-        thinker, baseline = (policy, self.model) if self._is_rlp else (self.model, None)
 
         def scored(mine: Sequence[list[RowPair]], _: int) -> list[list[PairLogprobs]]:
-            found = iter(pair_logprobs(thinker, [*chain(*mine)], budget=budget, baseline=baseline))
+            found = iter(pair_logprobs(self.model, [*chain(*mine)], budget=budget))
             return [[*islice(found, len(of_group))] for of_group in mine]
 
         by_group = ranks.dealt(pairs, scored)  # whole groups, so that the same thought has the same gain
@@ -100,36 +72,6 @@ class GainScorer:
             "blank_nll": mean_of([-fmean(one.counterfactual) for one in known]),
         }
 
-    def follow(self, policy: PreTrainedModel) -> None:
-        """Moves the average towards the policy; a frozen scorer does not change."""
-        if not self.average:
-            return
-        decay = DECAY if self.recipe.decay is None else self.recipe.decay
-        with torch.no_grad():
-            for (name, ours), theirs in zip(self.average.items(), policy.parameters(), strict=True):
-                ours.lerp_(theirs.float(), 1 - decay)
-                self._show(name, ours)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The moving average; empty for a frozen scorer."""
-        return dict(self.average)
-
-    @property
-    def _is_rlp(self) -> bool:
-        return self.recipe.scorer == "policy"
-
-    def _continue_from(self, moved: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, weight in self.average.items():
-                weight.copy_(moved[name])
-                self._show(name, weight)
-
-    def _show(self, name: str, average: Tensor) -> None:
-        """Stores a weight of the average in the model that scores."""
-        weight = self.model.get_parameter(name)
-        if weight.data_ptr() != average.data_ptr():
-            weight.copy_(average)
-
     def _foreign(self, groups: Sequence[Group], thoughts: Sequence[Sequence[Thinking]]) -> Iterator[list[RowPair]]:
         """In each group, the first closed thought of the next one, if there is one."""
         for at, group in enumerate(groups):
@@ -141,10 +83,9 @@ class GainScorer:
 
     def _pair(self, group: Group, story: Sequence[int]) -> RowPair:
         suffix = group.task.required_continuation.suffix.tokens
-        empty = () if self._is_rlp else (*self.opening, *self.closing)
         return RowPair(
             factual=suffix_row(story, suffix),
-            counterfactual=suffix_row((*_prefix(group), *empty), suffix),
+            counterfactual=suffix_row((*_prefix(group), *self.opening, *self.closing), suffix),
             suffix_len=len(suffix),
         )
 
@@ -171,35 +112,25 @@ class ThoughtRewards(Hook):
     """`env.kind = "thought"`: rewards thoughts for their gain, if the recipe does, and measures how they look."""
 
     def __init__(self, setting: ThoughtSetting, inputs: HookInputs) -> None:
-        worker, saved = inputs.worker, inputs.saved
-        self.worker, self.setting, self.model, self.budget = worker, setting, inputs.model, inputs.budget
-        self.ends = find_eos_ids(self.model.generation_config, worker.renderer.tokenizer)
+        worker = inputs.worker
+        self.worker, self.setting, self.budget = worker, setting, inputs.budget
+        self.ends = find_eos_ids(inputs.model.generation_config, worker.renderer.tokenizer)
         self.shuffles = any(reward.shuffle for reward in worker.stage.reward)
         self.scorer: GainScorer | None = None
         gain = gain_in(worker.stage.reward)
         if gain is not None and inputs.frozen is not None:
             tags = (setting.opening_tag, setting.closing_tag)
-            self.scorer = GainScorer(gain, inputs.frozen, tags, saved.state["scorer"] if saved else {})
+            self.scorer = GainScorer(gain, inputs.frozen, tags)
 
     def score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:
         signs = thought_figures(groups, self.setting.dialect.think, self.ends)
         figures: Figures = {}
         if (scorer := self.scorer) is not None:
-            score = partial(scorer.score, groups, self.model, ranks=self.worker.context.ranks)
+            score = partial(scorer.score, groups, ranks=self.worker.context.ranks)
             groups, figures = self.budget.run(lambda tokens: score(budget=tokens))
         if self.shuffles:
             groups = shuffled_scores(groups, (*self.worker.context.key, step))
-        if self.setting.limits.least_thought_tokens is not None:
-            shrunk = self.setting.for_step(step, self.worker.stage.steps, dict)
-            figures["thought_budget"] = float(shrunk.limits.thought_tokens)
         return groups, {**figures, **signs}
-
-    def after_update(self) -> None:
-        if self.scorer is not None:
-            self.scorer.follow(self.model)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scorer": self.scorer.state_dict() if self.scorer is not None else {}}
 
 
 def gain_in(rewards: Sequence[RewardFields]) -> GainRecipe | None:

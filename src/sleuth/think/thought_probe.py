@@ -30,7 +30,6 @@ from sleuth.learn.policy import TokenBudget
 from sleuth.ranks import Ranks
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.runs.eval_file import write_eval
 from sleuth.think.suffix_reward import CaseBuilder, is_yes, judge_of_suffixes
 from sleuth.think.tables import ProbeRecipe
 from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms
@@ -57,7 +56,7 @@ def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
 
 
 def run(stage: ProbeRecipe, context: StageContext) -> Path:
-    """Write `eval/NAME.json` and the certificate, unless they exist for this model; returns the model unchanged."""
+    """Write `eval/NAME.json`, unless it exists for this model; returns the model unchanged."""
     if stored_eval(context, stage.name) is not None:
         return Path(context.model)
     thinker, judges = model_to_measure(context), JudgePool(context.folder.verdicts, ranks=context.ranks)
@@ -67,7 +66,6 @@ def run(stage: ProbeRecipe, context: StageContext) -> Path:
         contents = {"name": stage.name, **found}
     context.folder.say(f"{stage.name}: {verdict_line(contents)}")
     store_eval(context, stage.name, contents, "probe")
-    context.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(context.model, contents))
     return Path(context.model)
 
 
@@ -260,8 +258,6 @@ def _lengths(spot: Spot, contexts: Contexts) -> list[int]:
 
 # -- the certificate ---------------------------------------------------------------------------------------------------
 
-CERTIFICATE = "thoughts.json"
-"""The name of its file in the folder of the model."""
 CONTROLS = {
     "blank": "an empty one",
     "generic": "phrases that fit any text",
@@ -279,7 +275,7 @@ def certificate(
     needed: Mapping[str, int | None],
     seed: int,
 ) -> dict[str, Any]:
-    """The contents of the certificate's file: the verdict, its figures, and the settings and texts of the probe."""
+    """The certificate in a probe's file: the verdict, its figures, and the settings and texts of the probe."""
     over = {name: figures[f"over_{name}"] for name in OTHERS if f"over_{name}" in figures}
     passes, claim = verdict(over)
     return {
@@ -315,12 +311,3 @@ def verdict_line(contents: Mapping[str, Any]) -> str:
         if f"over_{name}" in contents
     )
     return f"{'PASS' if certified['passes'] else 'no certificate'}: {certified['claim']} ({over} nats a token)"
-
-
-def write_certificate(model: str, contents: Mapping[str, Any]) -> Path | None:
-    """Writes it into the model's folder and returns the file; None if there is no such folder, as for a hub id."""
-    if not Path(model).is_dir():
-        return None
-    file = Path(model) / CERTIFICATE
-    write_eval(file, contents["certificate"])
-    return file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
@@ -15,10 +15,10 @@ from sleuth.dialect import DIALECTS
 from sleuth.episodes.setting import Setting
 from sleuth.recipe.data import DocumentsRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
-from sleuth.think.env import ThoughtEnv, thought_budget
+from sleuth.think.env import ThoughtEnv
 from sleuth.think.splicing import TAGS, THINK
 from sleuth.think.tables import PlacesRecipe, ThoughtEnvRecipe
-from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
+from sleuth.types import Continuation, Document, Env, EpisodeKey, Piece, Segment, SleuthError, Task
 
 
 def thought_documents(data: DocumentsRecipe) -> list[Document]:
@@ -143,14 +143,6 @@ class ThoughtSetting(Setting):
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return ThoughtEnv(task, self.limits, self.opening_tag, self.closing_tag)
-
-    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ThoughtSetting:
-        """The setting with the token budget of this step, if that shrinks."""
-        first, least = self.limits.thought_tokens, self.limits.least_thought_tokens
-        if least is None:
-            return self
-        tokens = thought_budget(step, steps, first=first, least=least)
-        return replace(self, limits=self.limits.model_copy(update={"thought_tokens": tokens}))
 
     def hooks(self, inputs: Any) -> list[Any]:
         from sleuth.think.thought_gain import ThoughtRewards

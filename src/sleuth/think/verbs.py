@@ -35,8 +35,7 @@ def probe_thoughts(
     """Measure whether a model's thoughts make true text likelier.
 
     Its own thoughts are compared with none, empty phrases, those of other texts, those of other places, and a
-    teacher's, as the recipe's first stage of kind = "probe" says. The certificate is written to thoughts.json in the
-    model's folder.
+    teacher's, as the recipe's first stage of kind = "probe" says. The certificate is a part of the file of --out.
     """
     from sleuth.think.tables import ProbeRecipe
 
@@ -56,11 +55,10 @@ def probe_thoughts(
     with _judging() as judge_pool:
         found = thought_probe.probe_thoughts(stage, thinker, judge_pool, seed=resolved.seed)
     contents = with_digests({"name": Path(model).name, **found})
-    certificate = thought_probe.write_certificate(model, contents)
-    show_measured(contents, out, as_json, lambda: _print_arms(contents, certificate))
+    show_measured(contents, out, as_json, lambda: _print_arms(contents))
 
 
-def _print_arms(contents: Mapping[str, Any], file: Path | None) -> None:
+def _print_arms(contents: Mapping[str, Any]) -> None:
     from sleuth.evaluation.intervals import measured_in
 
     measured = measured_in(contents)
@@ -71,8 +69,6 @@ def _print_arms(contents: Mapping[str, Any], file: Path | None) -> None:
     typer.echo(f"Documents that would show differences of this size, in four of five cases: {needed or 'not known'}.")
     certificate = contents["certificate"]
     typer.echo(f"{'PASS' if certificate['passes'] else 'No certificate'}: {certificate['claim']}.")
-    if file is not None:
-        typer.echo(f"{file}: the certificate")
 
 
 def win_rate(

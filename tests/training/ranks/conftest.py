@@ -68,7 +68,7 @@ keep = 4
 probe_prompts = 0
 data = {{ kind = "text", texts = "{texts}", suffix_tokens = 6, limit = 12 }}
 env = {{ kind = "thought", thought_tokens = 8, close = "inserted" }}
-reward = [{{ kind = "gain", scorer = "policy", decay = 0.9 }}]
+reward = [{{ kind = "gain" }}]
 """,
     "online_dpo": """
 kind = "online_dpo"
