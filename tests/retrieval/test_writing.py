@@ -149,7 +149,7 @@ def test_an_unfinished_index_of_other_settings_is_kept(
 def test_a_kill_between_the_two_renames_loses_no_index(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_index(write_corpus(), tmp_path / "index")
+    before = build_index(write_corpus(), tmp_path / "index")
     rename = Path.rename
 
     def killed(path: Path, target: Path) -> Path:
@@ -163,6 +163,9 @@ def test_a_kill_between_the_two_renames_loses_no_index(
     monkeypatch.undo()
     with pytest.raises(SleuthError, match=r"index: a killed build left its index as .*index\.old; rename that to"):
         Bm25(tmp_path / "index")
+    with pytest.raises(SleuthError, match="no passages in this file"):
+        build_index(write_corpus({}), tmp_path / "index")
+    assert Bm25(tmp_path / "index").card == before  # back in its place, though nothing took it
     assert build_index(write_corpus({"1": "other"}), tmp_path / "index").count == 1
     assert not (tmp_path / "index.old").exists()
 
