@@ -18,31 +18,31 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_826,
     "cite": 3_056,
-    "cli": 5_353,
+    "cli": 5_360,
     "convert": 1_195,
-    "data": 2_663,
+    "data": 2_664,
     "dialect.py": 252,
     "engines": 5_793,
     "episodes": 3_546,
     "evaluation": 2_591,
     "family.py": 262,
-    "host": 1_717,
+    "host": 1_719,
     "judges": 1_854,
     "kernels": 2_500,
     "learn": 3_904,
     "own": 1_026,
     "plan": 2_662,
     "ranks.py": 103,
-    "read": 2_320,
-    "recipe": 4_005,
+    "read": 2_322,
+    "recipe": 4_014,
     "render.py": 396,
-    "report": 2_548,
-    "retrieval": 2_846,
+    "report": 2_550,
+    "retrieval": 2_853,
     "rollout.py": 238,
     "runs": 3_474,
     "search": 2_853,
     "serve": 2_492,
-    "terminal": 638,
+    "terminal": 644,
     "think": 4_995,
     "trainers": 667,
     "training": 3_821,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 370
-OTHER_LINES = 2349
+OTHER_LINES = 2347
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12
