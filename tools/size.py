@@ -34,7 +34,7 @@ ROOMS = {
     "plan": 2_662,
     "ranks.py": 103,
     "read": 2_322,
-    "recipe": 4_014,
+    "recipe": 4_013,
     "render.py": 396,
     "report": 2_550,
     "retrieval": 2_853,

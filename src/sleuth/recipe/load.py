@@ -74,9 +74,8 @@ def _copy_rewards(draft: Draft) -> None:
         if isinstance(name := stage.get("reward"), str):
             key = "stage", at, "reward"
             if name not in paid:
-                names = ", ".join(map(str, paid)) or "none"
+                names = ", ".join(map(str, paid)) or 'none; rewards themselves are a list, [{ kind = "answer" }]'
                 why = f"{dotted(key)} = {emit_value(name)}: no stage of that name has rewards; there are {names}"
-                why += '; rewards themselves are a list, [{ kind = "answer" }]'
                 draft.problems.append(f"{draft.writer_of(key)}: {why}")
             stage["reward"] = paid.get(name, [])
             draft.copied.append(key)

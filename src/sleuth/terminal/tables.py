@@ -28,7 +28,7 @@ NO_VALUE: Mapping[str, float | None] = {"value": None}
 
 def show(as_json: bool, record: Mapping[str, Any], *lines: str) -> None:
     """Prints the record as one JSON object, or else the lines."""
-    typer.echo(json.dumps(record) if as_json else "\n".join(map(folded, lines)))
+    typer.echo(json.dumps(record) if as_json else "\n".join(lines))
 
 
 def print_notes(notes: Iterable[str]) -> None:
