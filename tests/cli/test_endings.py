@@ -160,7 +160,7 @@ def test_a_wrong_input_is_reported_before_anything_heavy_is_imported(tmp_path: P
         "check sweep arms.toml": "table is missing",
         "sweep arms.toml": "table is missing",
         "replay nope 3": "nope: holds no run",
-        "rescore nope --reward r.toml": "model is no key here",
+        "rescore nope --reward r.toml": "r.toml: is a recipe; should hold reward",
         "check judge judge.toml": 'judge.kind = "nli" was deleted: serve a judge',
         "eval absent --questions q.jsonl": "absent: no such folder here",
         "eval here --questions nope.jsonl": "nope.jsonl: no such file",

@@ -19,6 +19,7 @@ from sleuth.host.threads import prepare_waiting
 from sleuth.own.families import use_installed
 from sleuth.own.permission import CODE
 from sleuth.runs.interruption import Interrupted
+from sleuth.terminal.tables import folded
 from sleuth.types import RetrievalFailed, RunFailed, SleuthError, StoppedByRule, TransientError
 
 FAILED = 1
@@ -223,9 +224,10 @@ def _usage_line(error: Any) -> str:
         return f"error: {message}"
     command = re.sub("^[^ ]+", "sleuth", error.ctx.command_path)
     message = re.sub("^Invalid value for '([^']*)'", r"\1", message)
-    message = message.replace(": Input ", ": ").replace("Value error, ", "")
+    message = message.replace(": Input ", ": ").replace("Value error, ", "").partition(", unable to parse")[0]
     absent = re.match("No such (?:command|option):? '?([^' ]+)", message)
     instead = STRUCK.get(f"{command} {absent[1]}") if absent else None
+    message = message.replace("Got unexpected", "words of one argument need quotes; got unexpected")
     see = f"use {instead}" if instead else f"see {command} {error.ctx.help_option_names[0]}"
     return f"error: {command}: {message[:1].lower()}{message[1:]}; {see}"
 
@@ -238,7 +240,7 @@ def _exit_after(status: int, *lines: str) -> typer.Exit:
             typer.echo(f"error: and {len(lines) - number:,} more", err=True)
             break
         shown = line if len(line) <= LONGEST else f"{line[:LONGEST]} ... ({len(line):,} characters)"
-        typer.echo(shown.replace("\n", " "), err=True)
+        typer.echo(folded(shown.replace("\n", " "), sys.stderr), err=True)
         room -= len(shown)
     return typer.Exit(status)
 

@@ -7,7 +7,7 @@ import asyncio
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +83,13 @@ def ask(
     if question is not None and not question.strip():
         raise SleuthError('the question is empty; sleuth ask FOLDER "Who ...?"')
     require_engine(engine, served_as, {})
+    if question is None and " " in str(folder) and not folder.exists():
+        raise SleuthError(f'{folder}: no such folder; the folder comes first: sleuth ask FOLDER "{folder}"')
+    questions = typed() if question is None else iter([question])
+    if question is None and not page and not sys.stdin.isatty():  # before the documents are read
+        if (first := next(filter(str.strip, questions), None)) is None:
+            raise SleuthError('no question: sleuth ask FOLDER "Who ...?", or lines on stdin')
+        questions = chain([first], questions)
     home = home or home_of(folder)
     name = find_reader(home) if model is None else find_model(model)
     require_inputs([name])
@@ -94,7 +101,7 @@ def ask(
     if listening is not None:
         serve_page(agent, listening)
     else:
-        answer_all(agent, typed() if question is None else [question], as_json=as_json, name="question")
+        answer_all(agent, questions, as_json=as_json, name="question")
 
 
 def note_of_language(home: Path, model: str) -> None:
@@ -190,19 +197,16 @@ def typed() -> Iterator[str]:
 
 def answer_all(agent: Agent, questions: Iterable[str], *, as_json: bool, name: str) -> None:
     """Prints the answer to each question. A question that cannot be asked is a line on stderr, and the exit status is
-    2 at the end; it is called `name` there. Raises SleuthError if there is no question."""
-    refused = asked = 0
+    2 at the end; it is called `name` there."""
+    refused = 0
     with asyncio.Runner() as runner:  # one, for what the agent's connections belong to
         for question in filter(None, (replace_surrogates(question).strip() for question in questions)):
-            asked += 1
             try:
                 events = runner.run(_events(agent, question, name))
                 show(as_json, answer_json(question, events), *answer_lines(events))
             except SleuthError as error:
                 refused += 1
                 typer.echo(f"error: {error}", err=True)
-    if not asked and not sys.stdin.isatty():
-        raise SleuthError('no question: sleuth ask FOLDER "Who ...?", or lines on stdin')
     if refused:
         raise typer.Exit(WRONG_INPUT)
 

@@ -209,7 +209,7 @@ def check_judge(
     file: Annotated[Path, Argument(metavar="JUDGE.toml", help="A file with a [judge] table.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Examine a judge on questions with known answers, in all that a reward can ask of it.
+    """Examine a judge on all that a reward can ask of it.
 
     Prints what it gets wrong and what biases it. Exit status 1 where it fails.
     """

@@ -197,7 +197,7 @@ def check_corpus(
 def check_index(
     folder: Annotated[Path, Argument(metavar="DIR", help="An index.", show_default=False)], as_json: AsJson = False
 ) -> None:
-    """Check that every byte of an index is as it was built, and that it opens.
+    """Check that an index opens, and each byte is as it was built.
 
     Opening an index compares the sizes of all its files and the checksums of the first 128 MiB; this reads all.
     """

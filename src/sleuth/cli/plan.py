@@ -15,7 +15,7 @@ from typer import Option
 from sleuth.host.hardware import CARDS, Cards, read_cards
 from sleuth.host.memory import total_host_memory
 from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
-from sleuth.terminal.tables import Column, print_columns
+from sleuth.terminal.tables import Column, folded, print_columns
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
@@ -167,7 +167,7 @@ def print_card_plan(plan: CardPlan, price: float | None = None) -> None:
     from sleuth.runs.progress import Console
 
     Console().print(_table(plan))
-    typer.echo("\n".join(["", *_lines(plan, price)]))
+    typer.echo("\n".join(["", *map(folded, _lines(plan, price))]))
 
 
 def _sections(plan: CardPlan) -> dict[str, tuple[list[str], list[Phase]]]:

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, server_of
 from sleuth.cli.http_server import run as serve_until_stopped
 from sleuth.terminal.options import AllowCode, AsJson
-from sleuth.terminal.tables import Column, print_columns, show
+from sleuth.terminal.tables import Column, folded, print_columns, show
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 WIDE = 100
 """Columns of a terminal that two arms and their difference need."""
-LEGEND = """\
-[low, high] is a 95 % interval. p is how likely so large a difference would be if both sides were alike: McNemar's
-exact test for outcomes of 0 and 1, sign flips for others and for means over sets, Student's t over several runs; not
-corrected for the number of rows."""
+LEGEND = (
+    "[low, high] is a 95 % interval. p is how likely so large a difference would be if both sides were alike: "
+    "McNemar's exact test for outcomes of 0 and 1, sign flips for others and for means over sets, Student's t over "
+    "several runs; not corrected for the number of rows."
+)
 
 
 def report(
@@ -65,7 +66,7 @@ def watch(
     insecure: Insecure = False,
     per_client: PerClient = None,
 ) -> None:
-    """Serve the reports of runs under way, which update themselves.
+    """Serve the reports of runs under way, always up to date.
 
     Above each report stand the state and the alarms of its run, and the states of the others. Reads the folders and
     writes nothing.
@@ -136,7 +137,7 @@ def _print(comparison: Comparison) -> None:
     for arm in comparison.arms:
         typer.echo(f"{arm.name}: {', '.join(str(member.file) for member in arm.members)}")
     for line in (*comparison.headlines, *comparison.notes, *comparison.protocols):
-        typer.echo(line)
+        typer.echo(folded(line))
     for key, values in comparison.recipes.items():
         typer.echo(f"Recipes differ in {key}: " + ", ".join(f"{name} {value}" for name, value in values.items()) + ".")
     narrow = Console().width < WIDE
@@ -151,7 +152,7 @@ def _print(comparison: Comparison) -> None:
         for names, pair in tables:
             _print_compared(f"{key} by set", sets, names, pair, narrow)
     _print_outcomes(comparison)
-    typer.echo(LEGEND)
+    typer.echo(folded(LEGEND))
 
 
 def _print_compared(

@@ -104,7 +104,8 @@ def valid_row(row: Row | SleuthError) -> Row:
 def text_of(row: Row, key: str, where: str) -> str:
     """The non-blank text under `key`. Raises SleuthError if it is missing or something else."""
     if key not in row:
-        raise SleuthError(f"{where}: no `{key}`; the row has {listed(row) or 'no keys'}")
+        table = "; the first line of a table names its columns" if where.endswith((".csv:2", ".tsv:2")) else ""
+        raise SleuthError(f"{where}: no `{key}`; the row has {listed(row) or 'no keys'}{table}")
     return checked_text(row[key], key, where)
 
 

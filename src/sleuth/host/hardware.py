@@ -74,7 +74,7 @@ def read_cards(text: str) -> Cards:
     if name in CARDS:
         return Cards(count=count, card=CARDS[name])
     if (size := _size(name)) is None:
-        nearest = difflib.get_close_matches(name, CARDS, n=1, cutoff=0.4)
+        nearest = [f"{name}GB"] if name.isdecimal() else difflib.get_close_matches(name, CARDS, n=1, cutoff=0.4)
         hint = f"the nearest is {nearest[0]}" if nearest else f"expected such as {_examples()}"
         raise ValueError(f"no card is called {name!r}; {hint}; there are {', '.join(CARDS)}, or a size such as 24GB")
     alike = next((card for card in CARDS.values() if card.memory >= size), list(CARDS.values())[-1])

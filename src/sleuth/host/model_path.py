@@ -57,6 +57,8 @@ def require_model(path: str) -> None:
     """
     if Path(path).exists():
         loaded_files(Path(path))
+        if Path(path).is_file():  # transformers would ask the hub for it, for minutes
+            raise SleuthError(f"{path}: is a file; a model is a folder, with config.json and tokenizer.json")
         return
     absent = f"{path}: no such folder" + ("" if path.startswith(("/", "~")) else f" here (from {Path.cwd()})")
     if path.startswith(("/", ".", "~")) or path.count("/") != 1:

@@ -85,6 +85,8 @@ def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> So
     SleuthError for one with too many passages or with one document alone."""
     of_index = next((one for one in (corpus / INDEX, corpus) if (one / FILE_NAME).is_file()), None)
     file = next((one for one in (corpus / PASSAGES, corpus / INDEX / PASSAGES) if one.is_file()), corpus_file(corpus))
+    if file.is_dir():
+        raise SleuthError(f"{corpus}: holds no corpus; `sleuth learn {corpus}` makes questions of documents")
     passages: list[Passage] = []
     for passage in read_corpus(file):
         passages.append(passage)

@@ -125,7 +125,9 @@ def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
     """The tables of a file, which `child` extends. Raises a one-line `SleuthError` where it cannot be read."""
     try:
         if path.exists() and not path.is_file():
-            raise SleuthError(f"{path}: is not an ordinary file; a recipe is a TOML file")
+            is_run = f"the folder of a run, whose recipe is {path / 'recipe.toml'}"
+            what = is_run if (path / "recipe.toml").is_file() else "not an ordinary file; a recipe is a TOML file"
+            raise SleuthError(f"{path}: is {what}")
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
@@ -148,7 +150,8 @@ def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
         where = f"{path}:{line.group(1)}" if line else str(path)
-        raise SleuthError(f"{where}: is no TOML: {error}") from None
+        hint = "" if path.suffix == ".toml" else "; a recipe is a TOML file: `sleuth recipes demo` prints one"
+        raise SleuthError(f"{where}: is no TOML: {error}{hint}") from None
     except (ValueError, RecursionError) as error:  # thousands of digits or of brackets
         raise SleuthError(f"{path}: is no TOML that can be read: {error}") from None
 

@@ -74,7 +74,7 @@ def _copy_rewards(draft: Draft) -> None:
         if isinstance(name := stage.get("reward"), str):
             key = "stage", at, "reward"
             if name not in paid:
-                names = ", ".join(map(str, paid)) or "none"
+                names = ", ".join(map(str, paid)) or 'none; rewards themselves are a list, [{ kind = "answer" }]'
                 why = f"{dotted(key)} = {emit_value(name)}: no stage of that name has rewards; there are {names}"
                 draft.problems.append(f"{draft.writer_of(key)}: {why}")
             stage["reward"] = paid.get(name, [])
@@ -306,6 +306,9 @@ def _load_part(path: Path, model: type[Part], look: Look | None) -> Part:
         raise SleuthError(f"{path}: no such file")
     draft = Draft(str(path))
     draft.merge(read_toml(path), str(path))
+    if "stage" in draft.table:  # one line, not one for each key of it
+        wanted = " or ".join(key for key in model.model_fields if key != "families")
+        raise SleuthError(f"{path}: is a recipe; should hold {wanted} alone")
     draft.table = resolve_functions(draft.table, [str(path)])
     _use_named(draft)
     return read_table(draft, model, look)

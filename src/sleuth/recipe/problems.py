@@ -174,7 +174,7 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
         case "missing":
             return f"{name} is missing"
         case "union_tag_not_found":
-            return f"{name} is missing: it says what this table is"
+            return f"{name} is missing: it says what this table is, one of {context['expected_tags']}"
         case "union_tag_invalid":
             if (instead := instead_of_kind(key, context["tag"])) is not None:
                 return f"{name} = {_shown(context['tag'])} was deleted: {instead}"
@@ -196,6 +196,8 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
             return f"{name} = {_shown(problem['input'])}: should be {expected}"
         case "tuple_type" if isinstance(problem["input"], Mapping):
             return f"{name} is one table: should be a list of tables; write [[{re.sub(r'[.][0-9]+', '', name)}]]"
+        case "tuple_type" if str(problem["input"])[:1] == "[":
+            return f"{name} = {_shown(problem['input'])}: should be a list; a shell needs quotes: '{name}=[\"...\"]'"
         case _:
             wanted = WANTED.get(problem["type"], problem["msg"].removeprefix("Input "))
             return f"{name} = {_shown(problem['input'])}: {wanted}"

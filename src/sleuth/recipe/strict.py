@@ -130,9 +130,9 @@ class OneOf:
         table = self._table(kind) if isinstance(kind, str) and ("kind" not in value or kind) else None
         if table is not None:
             return table.model_validate(value, context=info.context)
-        if "kind" not in value:
-            raise PydanticCustomError("union_tag_not_found", "Input should have a kind")
         kinds = ", ".join(f"'{one.own_kind()}'" for one in self.tables() if one.own_kind())
+        if "kind" not in value:
+            raise PydanticCustomError("union_tag_not_found", "Input should have a kind", {"expected_tags": kinds})
         raise PydanticCustomError(
             "union_tag_invalid", "Input should have a known kind", {"tag": kind, "expected_tags": kinds}
         )

@@ -70,10 +70,12 @@ def run_in(folder: Path) -> Path:
 def read_run(folder: Path) -> RunFiles:
     """Reads a run folder. Raises SleuthError if it is not a run or one of its files is invalid."""
     if not folder.is_dir():
-        raise SleuthError(f"{folder}: no such folder; give the folder of a run, for example runs/demo")
+        what = "is a file" if folder.exists() else "no such folder"
+        raise SleuthError(f"{folder}: {what}; give the folder of a run, for example runs/demo")
     if not (folder / "recipe.toml").is_file():
+        runs = "".join(f", such as {one.parent}" for one in sorted(folder.glob("*/recipe.toml"))[:1])
         raise SleuthError(
-            f"{folder}: not a run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote"
+            f"{folder}: not a run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote{runs}"
         )
     require_regular(folder)
     return replace(_read(folder, lambda name: nullcontext(), None), warning=warning(folder))

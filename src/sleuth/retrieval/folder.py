@@ -76,15 +76,15 @@ def update_folder(
     old ones, or files of which the next call notices that they do not belong together and makes them anew. Raises
     SleuthError for a home of another folder, and if there is nothing to read."""
     if not source.is_dir():
-        raise SleuthError(f"{source}: no such folder")
+        raise SleuthError(f"{source}: {'is a file; name its folder' if source.exists() else 'no such folder'}")
     home.mkdir(parents=True, exist_ok=True)
     if (old := read_record(home)) is None:
         if any(home.iterdir()):  # a run, or a world, whose corpus and index would be replaced
-            raise SleuthError(f"{home}: has files that are not of a folder of documents; name another home")
+            raise SleuthError(f"{home}: has files that are not of a folder of documents; name another folder")
         old = FolderRecord(source=str(source.resolve()), documents={})
         _write_record(home, old)
     if old.source != str(source.resolve()):
-        raise SleuthError(f"{home}: was made of {old.source}; name another home")
+        raise SleuthError(f"{home}: was made of {old.source}; name another folder")
     files = list(files_below(source.resolve(), home.resolve()))
     try:
         with replacing_file(home / BEIR_CORPUS) as partial:

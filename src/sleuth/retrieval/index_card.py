@@ -17,6 +17,7 @@ from sleuth.data.catalogue import command_for, entry_at
 from sleuth.host.checksums import SUMS, damage, has_checksums, lists, write_checksums
 from sleuth.host.model_path import model_name
 from sleuth.host.threads import to_stderr
+from sleuth.recipe.shipped import WORLD
 from sleuth.retrieval.corpus import PassageFile
 from sleuth.retrieval.costs import RATES, TOGETHER, WIDTH, search_seconds
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, Retriever, RetrieverIdentity, SleuthError
@@ -122,8 +123,14 @@ def identity_of(card: Mapping[str, Any]) -> RetrieverIdentity:
 
 
 def how_to_make(folder: Path) -> str:
-    """The end of an error about an index: the command that writes one there."""
-    return f"make one with `{command_for(folder) or f'sleuth index CORPUS {quote(str(folder))}'}`"
+    """The end of an error about an index: where one is, or the command that writes one."""
+    if folder.is_file():
+        return f"that is a file; make one of it with `sleuth index {quote(str(folder))} INDEX`"
+    if is_index(folder / "index"):
+        return f"there is one in {folder / 'index'}"
+    beside = folder.with_name("corpus.jsonl")  # as `sleuth world` and `sleuth init` write them
+    corpus = quote(str(beside)) if beside.is_file() or folder.parent == WORLD else "CORPUS"
+    return f"make one with `{command_for(folder) or f'sleuth index {corpus} {quote(str(folder))}'}`"
 
 
 def write_card(card: IndexCard, folder: Path) -> None:

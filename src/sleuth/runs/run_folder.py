@@ -156,7 +156,7 @@ class RunFolder:
     def look(cls, path: Path) -> Self:
         """Opens a run to read it, even while another process writes it."""
         if not (path / "recipe.toml").exists():
-            raise SleuthError(f"{path}: holds no run")
+            raise SleuthError(f"{path}: holds no run; give the folder of a run, for example runs/demo")
         require_regular(path)
         return cls(path, load_recipe(path / "recipe.toml"))
 

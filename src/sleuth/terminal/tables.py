@@ -4,13 +4,14 @@ fit into the terminal follow in a table below."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -31,13 +32,18 @@ def show(as_json: bool, record: Mapping[str, Any], *lines: str) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Prints notes on stderr, in a terminal by whole words."""
+    """Prints notes on stderr."""
     for note in notes:
-        line = f"note: {note}"
-        if sys.stderr.isatty():
-            width = shutil.get_terminal_size().columns
-            line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-        typer.echo(line, err=True)
+        typer.echo(folded(f"note: {note}", sys.stderr), err=True)
+
+
+def folded(line: str, out: TextIO | None = None) -> str:
+    """The line as it is or, in a terminal, between words; a command in `backticks` stays whole, to be copied."""
+    if not (out or sys.stdout).isatty():
+        return line
+    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), line)
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(whole, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def count_of(number: int, noun: str) -> str:

@@ -1,5 +1,5 @@
-"""The shipped reader, exported, in a real llama.cpp behind our search loop. Skipped without llama-cpp-python, which
-`make llama` builds with its server, and llama.cpp's own."""
+"""The shipped reader, exported, in a real llama.cpp behind our search loop. Each server is skipped where it is not:
+that of llama-cpp-python, which `make llama` builds, llama.cpp's own, and the same from the wheel `xllamacpp`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from tokenizers import Tokenizer
 from verb import sleuth
 
 pytest.importorskip("gguf")
-pytest.importorskip("llama_cpp")
 
 from sleuth.convert.gguf_file import export_gguf
 from sleuth.retrieval.bm25 import build_index
@@ -28,8 +28,20 @@ from sleuth.retrieval.bm25 import build_index
 READER = Path(__file__).parents[3] / "models" / "tiny-real"
 QUESTIONS = 40
 LLAMA_SERVER = shutil.which("llama-server", path=f"{Path(sys.executable).parent}")
-STARTED_SECONDS = 60.0
+STARTED_SECONDS = 180.0
 THERE = ("--host", "127.0.0.1", "--port")
+
+
+WHEEL = """
+import sys, time, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.hostnames, params.port = sys.argv[1], ["127.0.0.1"], int(sys.argv[2])
+params.n_ctx, params.n_parallel, params.cpuparams.n_threads = 4096, 4, 1
+params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+server = xllamacpp.Server(params)
+time.sleep(3600)
+"""
 
 
 def python_server(file: Path, port: str) -> list[str]:
@@ -40,6 +52,17 @@ def python_server(file: Path, port: str) -> list[str]:
 def own_server(file: Path, port: str) -> list[str]:
     options = ("-c", "4096", "-np", "4", "-t", "1", "-fa", "off", "-ctk", "f32", "-ctv", "f32", *THERE, port)
     return [str(LLAMA_SERVER), "-m", str(file), *options]
+
+
+def wheel_server(file: Path, port: str) -> list[str]:
+    return [sys.executable, "-c", WHEEL, str(file), port]
+
+
+THERE_ARE = {
+    python_server: find_spec("llama_cpp") is not None,
+    own_server: LLAMA_SERVER is not None,
+    wheel_server: find_spec("xllamacpp") is not None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +92,9 @@ def evaluated(folder: Path, name: str, *more: object) -> list[dict]:
     return json.loads((folder / f"{name}.json").read_text())["records"]
 
 
-@pytest.fixture(scope="module", params=[python_server, own_server])
+@pytest.fixture(scope="module", params=[one for one, there in THERE_ARE.items() if there])
 def engine(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     """The URL of a server of the file."""
-    if request.param is own_server and LLAMA_SERVER is None:
-        pytest.skip("llama-server is not beside this Python")
     url = free_url()
     with started(request.param(folder / "tiny-real-f32.gguf", url.rsplit(":")[-1]), f"{url}/v1/models"):
         yield url
