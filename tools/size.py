@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_195,
     "data": 2_663,
     "dialect.py": 252,
-    "engines": 5_793,
+    "engines": 5_677,
     "episodes": 3_546,
     "evaluation": 2_591,
     "family.py": 262,
