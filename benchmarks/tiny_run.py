@@ -77,6 +77,11 @@ def exact_match(folder: Path) -> dict[str, float]:
     return json.loads((folder / "eval" / "trained.json").read_text())["em"]
 
 
+def evaluated(folder: Path) -> list[dict[str, Any]]:
+    """The records of that evaluation, by question."""
+    return json.loads((folder / "eval" / "trained.json").read_text())["records"]
+
+
 def episodes(folder: Path, step: int) -> list[tuple[tuple[str, int], Written]]:
     """The episodes of a step by task and sample number."""
     return [

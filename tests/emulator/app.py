@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from emulator.bodies import field, read_body
-from emulator.engine import EmulatedEngine, EngineEmulator, Transfers
+from emulator.engine import EmulatedEngine, EngineEmulator
 from emulator.faults import FaultInjector, Faults, RestartGate
 from emulator.sglang import SglangEmulator
 from emulator.vllm import VllmEmulator
@@ -31,14 +31,14 @@ def emulator_app(
     *,
     faults: Faults | None = None,
     raw: bool | None = None,
-    transfers: Transfers | None = None,
+    broadcast: bool = False,
 ) -> Starlette:
     """The application. `raw`: log-probabilities are those before temperature; None is the server's own default.
-    `transfers`: how weights come without a folder, as with vLLM's `--weight-transfer-config`.
+    `broadcast`: weights may come without a folder, as with vLLM's `--weight-transfer-config`.
     `POST /faults` changes the faults; `{"forget": 2.0}` is a restart of two seconds that loses the weights."""
     fault_injector = FaultInjector(faults or Faults())
     fault_injector.apply(engine)
-    emulator = EMULATORS[kind](name, engine, fault_injector, raw=raw, transfers=transfers)
+    emulator = EMULATORS[kind](name, engine, fault_injector, raw=raw, broadcast=broadcast)
 
     @asynccontextmanager
     async def engine_runs(app: Starlette) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from safetensors.torch import load_file
@@ -35,9 +35,6 @@ WEIGHTS, KV_CACHE = "weights", "kv_cache"
 """The parts of a server's memory that `sleep` releases."""
 WAITING = 1024
 """Requests that may wait for a slot: a trainer sends all of them at once."""
-
-Transfers = Literal["shared", "broadcast"]
-"""As from the memory of the learner's card or, a vLLM, as by NCCL (`emulator.no_card`)."""
 
 NOTHING = Completion(tokens=(), logprobs=(), text="", stop=cast("Any", "abort"))
 """What there is of a completion that is aborted before its first token."""
@@ -313,7 +310,7 @@ def load_state(model: PreTrainedModel, state: Mapping[str, torch.Tensor], source
 
 class EngineEmulator(ABC):
     """The endpoints of one kind of server, for the model `name`. `raw`: log-probabilities are those before temperature;
-    None is that server's default. `transfers`: how it takes weights without a folder."""
+    None is that server's default. `broadcast`: a vLLM takes weights as by NCCL (`emulator.no_card`)."""
 
     owner: ClassVar[str]
     """`owned_by` in the list of models."""
@@ -326,13 +323,13 @@ class EngineEmulator(ABC):
         fault_injector: FaultInjector,
         *,
         raw: bool | None = None,
-        transfers: Transfers | None = None,
+        broadcast: bool = False,
     ) -> None:
         self.name = name
         self.engine = engine
         self.fault_injector = fault_injector
         self.raw = self.raw_by_default if raw is None else raw
-        self.transfers = transfers
+        self.broadcast = broadcast
         self.numbers = itertools.count()  # keys of completions without a seed
 
     @abstractmethod

@@ -1,5 +1,4 @@
-"""What a learner without a card sends weights by, to emulated servers of the same process: gloo in the place of NCCL,
-and handles of its own memory in that of a card."""
+"""What a learner without a card sends weights by to emulated servers of its process: gloo in place of NCCL."""
 
 from __future__ import annotations
 
@@ -15,13 +14,9 @@ from torch import Tensor
 
 from sleuth.engines.remote.weight_transfer import ID_BYTES, GroupError
 
-CARD = "GPU-1"
-"""Its UUID."""
 GLOO: Any = torch.distributed  # not all of it has types
 LOOPBACK = "127.0.0.1"
 TIMEOUT = timedelta(seconds=20)
-MEMORY: dict[bytes, Tensor] = {}
-"""Shared tensors by their handles."""
 
 
 @contextmanager
@@ -30,7 +25,6 @@ def no_card() -> Iterator[None]:
     with (
         patch("sleuth.engines.remote.pool.is_on_card", lambda model: True),
         patch("sleuth.engines.remote.weight_transfer.NcclGroup", GlooGroup),
-        patch("sleuth.engines.remote.weight_transfer.handles_of", handles_in_memory),
     ):
         yield
 
@@ -72,26 +66,3 @@ class GlooGroup:
     def abort(self) -> None:
         """Ends what waits in `join`; what waits in `broadcast` ends by its timeout."""
         self._is_aborted = True
-
-
-@contextmanager
-def handles_in_memory(weights: Sequence[Tensor]) -> Iterator[list[dict[str, tuple[Any, ...]]]]:
-    """As `handles_of`, valid in the context."""
-    handles = [str(id(weight)).encode() for weight in weights]
-    MEMORY.update(zip(handles, weights, strict=True))
-    try:
-        yield [{CARD: arguments_of(weight, handle=handle)} for weight, handle in zip(weights, handles, strict=True)]
-    finally:
-        for handle in handles:
-            del MEMORY[handle]
-
-
-def arguments_of(weight: Tensor, *, handle: bytes = b"handle", offset: int = 0) -> tuple[Any, ...]:
-    """Those that torch's `reduce_tensor` gives for a tensor of the first card."""
-    kind = (type(weight), weight.size(), weight.stride(), 0, torch.storage.TypedStorage, weight.dtype)
-    return (*kind, 0, handle, weight.nbytes, offset, False, b"counter", 0, b"event", True)
-
-
-def rebuilt(*arguments: Any) -> Tensor:
-    """As torch's `rebuild_cuda_tensor`, but a copy."""
-    return MEMORY[arguments[7]].clone()

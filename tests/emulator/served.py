@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from emulator.app import emulator_app
-from emulator.engine import EmulatedEngine, Transfers
+from emulator.engine import EmulatedEngine
 from emulator.faults import Faults
 from sleuth.types import Completion, Sampling
 
@@ -47,7 +47,7 @@ def emulated_server(
     context: int = 256,
     slots: int = 32,
     raw: bool | None = None,
-    transfers: Transfers | None = None,
+    broadcast: bool = False,
     max_rank: int | None = None,
     instead: Mapping[str, ASGIApp] | None = None,
     around: DispatchFunction | None = None,
@@ -57,7 +57,7 @@ def emulated_server(
     `around` passes requests on."""
     engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, seconds=60)
     engine.max_rank = max_rank
-    app = emulator_app(kind, name, engine, faults=Faults(**faults), raw=raw, transfers=transfers)
+    app = emulator_app(kind, name, engine, faults=Faults(**faults), raw=raw, broadcast=broadcast)
     app.router.routes[:0] = [Route(path, answer) for path, answer in (instead or {}).items()]
     if around is not None:
         app.add_middleware(BaseHTTPMiddleware, dispatch=around)

@@ -13,7 +13,6 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
   `GET /v1/models` lists adapters with `parent`, and a request names them as `lora_path`. `POST /update_weight_version`
   with `new_version` aborts all requests unless `abort_all_requests` is false (0.5.23: entrypoints/http_server.py,
   managers/tokenizer_control_mixin.py, lora/lora_manager.py).
-- Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`.
   `finish_reason.type` is then "abort".
 - `GET` or `POST /flush_cache` is 400 while requests are under way.
@@ -38,9 +37,7 @@ from starlette.routing import Route
 
 from emulator.bodies import field, list_of, prompt_of, read_body, require_known, sampling_of, text_of
 from emulator.engine import KV_CACHE, WEIGHTS, EngineEmulator
-from emulator.weight_transfer import named_tensors
 from sleuth.engines.launch import SGLANG_RESERVED
-from sleuth.engines.remote.sglang import ONE_CARD
 from sleuth.serve.engine_thread import cancel_on_disconnect
 from sleuth.serve.refused import TOO_LONG, Refused
 from sleuth.types import SleuthError
@@ -55,10 +52,6 @@ SAMPLING_PARAMS = (
     "spaces_between_special_tokens", "sampling_seed",
 )  # fmt: skip
 UPDATE = ("model_path", "weight_version", "flush_cache")
-UPDATE_FROM_TENSOR = ("serialized_named_tensors", "weight_version", "flush_cache")
-NOT_IN_SESSION = "update_weights_from_tensor must run between begin_weight_update() and end_weight_update()"
-ALREADY_IN_SESSION = "a weight-update session is already open; call end_weight_update() first"
-NO_SESSION = "no weight-update session is open; call begin_weight_update() first"
 
 
 class SglangEmulator(EngineEmulator):
@@ -66,7 +59,6 @@ class SglangEmulator(EngineEmulator):
 
     owner = "sglang"
     raw_by_default = False
-    _in_session = False
 
     def routes(self) -> list[Route]:
         """See `EngineEmulator`."""
@@ -77,9 +69,6 @@ class SglangEmulator(EngineEmulator):
             Route("/server_info", self._server_info, methods=get),
             Route("/generate", self._generate, methods=post),
             Route("/update_weights_from_disk", self._update, methods=post),
-            Route("/begin_weight_update", self._begin_update, methods=post),
-            Route("/update_weights_from_tensor", self._update_from_tensor, methods=post),
-            Route("/end_weight_update", self._end_update, methods=post),
             Route("/load_lora_adapter", self.load_adapters, methods=post),
             Route("/unload_lora_adapter", self.unload_adapters, methods=post),
             Route("/update_weight_version", self._rename, methods=post),
@@ -95,7 +84,7 @@ class SglangEmulator(EngineEmulator):
         return JSONResponse(info | {"weight_version": self.engine.label})
 
     async def _server_info(self, request: Request) -> Response:
-        info = ONE_CARD | {"version": VERSION, "device": "cuda" if self.transfers == "shared" else "cpu"}
+        info = {"version": VERSION, "device": "cpu", "tp_size": 1, "pp_size": 1, "dp_size": 1}
         longest = self.engine.context - SGLANG_RESERVED
         return JSONResponse(info | {"context_length": self.engine.context, "max_req_input_len": longest})
 
@@ -164,33 +153,6 @@ class SglangEmulator(EngineEmulator):
         self.engine.label = field(body, "new_version", str, self.engine.label)
         return JSONResponse({"success": True, "new_version": self.engine.label})
 
-    async def _begin_update(self, request: Request) -> Response:
-        await read_body(request, ("selector",))
-        if self._in_session:
-            return _outcome(False, ALREADY_IN_SESSION)
-        self._in_session = True
-        return _outcome(True, "Success")
-
-    async def _update_from_tensor(self, request: Request) -> Response:
-        body = await read_body(request, UPDATE_FROM_TENSOR)
-        payloads, label = list_of(body, "serialized_named_tensors", str), field(body, "weight_version", str, None)
-        if not self._in_session:
-            return _outcome(False, NOT_IN_SESSION)
-        try:
-            if self.transfers != "shared":
-                raise SleuthError("this server takes no weights from memory")
-            await self.engine.load_tensors(named_tensors(payloads), "serialized_named_tensors", label)
-        except SleuthError as error:
-            return _outcome(False, str(error))
-        return _outcome(True, "Success")
-
-    async def _end_update(self, request: Request) -> Response:
-        await read_body(request, ())
-        if not self._in_session:
-            return _outcome(False, NO_SESSION)
-        self._in_session = False
-        return _outcome(True, "Success")
-
     async def _pause(self, request: Request) -> Response:
         body = await read_body(request, ("mode",))
         if body.get("mode", "abort") != "abort":
@@ -223,10 +185,6 @@ def _parts(body: dict[str, Any]) -> tuple[str, ...]:
     if not set(parts) <= {WEIGHTS, KV_CACHE}:
         raise Refused(400, f"tags = {list(parts)}: expected weights or kv_cache", param="tags")
     return parts
-
-
-def _outcome(success: bool, message: str) -> JSONResponse:
-    return JSONResponse({"success": success, "message": message}, 200 if success else 400)
 
 
 def _reason(stop: str, length: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ v0.14.0 and v0.32.0):
   most `--max-lora-rank`, else status 500. `GET /v1/models` lists adapters with `parent`, and a completion names them as
   `model`, else status 404 (0.32.0: entrypoints/serve/lora, entrypoints/openai/models/serving.py, lora/peft_helper.py).
   What prefixes cached is kept by name and folder of the adapters.
-- Weights from memory: see `sleuth.engines.remote.weight_transfer`.
+- Weights by NCCL: see `sleuth.engines.remote.weight_transfer`.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
 - All of these need `VLLM_SERVER_DEV_MODE=1`, and sleeping `--enable-sleep-mode`; without, they are 404.
@@ -38,7 +38,7 @@ from starlette.routing import Route
 
 from emulator.bodies import field, prompt_of, read_body, sampling_of, text_of
 from emulator.engine import KV_CACHE, WEIGHTS, EngineEmulator
-from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
+from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast
 from sleuth.render import decode
 from sleuth.serve.engine_thread import cancel_on_disconnect
 from sleuth.serve.refused import Refused
@@ -60,7 +60,7 @@ class VllmEmulator(EngineEmulator):
     owner = "vllm"
     raw_by_default = True
     _updating = False
-    _broadcast = ReceivedBroadcast()
+    _received = ReceivedBroadcast()
 
     def routes(self) -> list[Route]:
         """See `EngineEmulator`."""
@@ -161,11 +161,8 @@ class VllmEmulator(EngineEmulator):
     async def _init_transfer(self, request: Request) -> Response:
         self._require_transfer()
         info = field(await read_body(request, ("init_info",)), "init_info", dict, {})
-        if self.transfers == "broadcast":
-            self._broadcast = ReceivedBroadcast()
-            await self._or_refuse(self._broadcast.join(info))
-        elif info != {"packed": False}:
-            raise Refused(500, "Invalid init_info for IPCWeightTransferEngine: our engine takes only packed = false")
+        self._received = ReceivedBroadcast()
+        await self._or_refuse(self._received.join(info))
         return JSONResponse({"message": "Weight transfer initialized"})
 
     async def _start_update(self, request: Request) -> Response:
@@ -182,8 +179,7 @@ class VllmEmulator(EngineEmulator):
         return JSONResponse({"message": "Weights updated"})
 
     async def _load(self, info: dict[str, Any]) -> None:
-        state = received_weights(info) if self.transfers == "shared" else await self._broadcast.receive(info)
-        await self.engine.load_tensors(state, "update_info")
+        await self.engine.load_tensors(await self._received.receive(info), "update_info")
 
     async def _or_refuse(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -200,11 +196,11 @@ class VllmEmulator(EngineEmulator):
         self._require_transfer()
         if self._updating:
             raise Refused(500, "Cannot release a trainer connection during a weight update")
-        self._broadcast = ReceivedBroadcast()
+        self._received = ReceivedBroadcast()
         return JSONResponse({"message": "Weight transfer shut down"})
 
     def _require_transfer(self) -> None:
-        if not self.transfers:
+        if not self.broadcast:
             raise Refused(500, NOT_CONFIGURED)
 
     async def _reset(self, request: Request) -> Response:

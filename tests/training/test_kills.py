@@ -14,7 +14,7 @@ import pytest
 from emulator.served import EmulatedServer
 from forked import ForkedSleuth
 from run_files import bytes_of, figures, groups, written
-from small_stages import through
+from small_stages import engine
 
 from sleuth.training.rollout_worker import lag_counts
 
@@ -109,12 +109,23 @@ def require_every_episode_once(folder: Path, expected: list[list[str]]) -> None:
         lag_counts(played, step - 1, max_policy_lag=LAG)
 
 
-def survives_with_its_server(kills: int, recipe: Path, place: Path, server: EmulatedServer, seed: int) -> None:
-    """The trainer is killed so many times, and its server restarts without its weights before each kill."""
+def survives_with_its_servers(kills: int, recipe: Path, place: Path, servers: list[EmulatedServer], seed: int) -> None:
+    """The trainer is killed so many times. Before each kill a server restarts without its weights, and the file that
+    names the servers changes: each time some of them leave and others join."""
     finish(recipe, place / "waits")
     expected = [[group.task.id for group in groups(place / "waits", step)] for step in range(1, 5)]
-    server.fault(token_seconds=0.01, tail=1.0)
-    ahead, draw, number = through([server], max_policy_lag=LAG), random.Random(seed), 0
+    file, draw, number = place / "servers.txt", random.Random(seed), 0
+
+    def change() -> None:
+        for server in draw.sample(servers, draw.randint(1, len(servers))):
+            server.fault(forget=0.2)
+        named = draw.sample(servers, draw.randint(1, len(servers)))
+        file.write_text("".join(f"{server.url}\n" for server in named))
+
+    for server in servers:
+        server.fault(token_seconds=0.01, tail=1.0)
+    file.write_text("\n".join(server.url for server in servers))
+    ahead = engine(urls=[f"file:{file}"], max_policy_lag=LAG)
     lasted = finish(recipe, place / "whole", ahead)
     require_every_episode_once(place / "whole", expected)
     while kills:
@@ -124,9 +135,9 @@ def survives_with_its_server(kills: int, recipe: Path, place: Path, server: Emul
             for _ in range(2):
                 time.sleep(draw.uniform(0, lasted / 2))
                 if process.poll() is None:
-                    server.fault(forget=0.2)
+                    change()
             if process.poll() == 2 and "engine.urls" in errors_of(folder).read_text():
-                continue  # the server restarted while the run asked what it can do
+                continue  # the servers restarted while the run asked what they can do
             if process.poll() is not None:
                 assert process.poll() == 0, errors_of(folder).read_text()
                 require_every_episode_once(folder, expected)
@@ -139,12 +150,12 @@ def survives_with_its_server(kills: int, recipe: Path, place: Path, server: Emul
 
 
 @pytest.mark.long
-def test_episodes_that_lag_are_neither_lost_nor_trained_twice_when_trainer_and_server_are_killed(
+def test_episodes_that_lag_are_neither_lost_nor_trained_twice_when_trainer_and_servers_are_killed(
     recipe_file, tmp_path, servers
 ):
-    survives_with_its_server(1, recipe_file, tmp_path, *servers("vllm"), seed=0)
+    survives_with_its_servers(1, recipe_file, tmp_path, servers("vllm"), seed=0)
 
 
 @pytest.mark.slow
 def test_episodes_that_lag_are_neither_lost_nor_trained_twice_over_forty_kills(recipe_file, tmp_path, servers):
-    survives_with_its_server(40, recipe_file, tmp_path, *servers("sglang"), seed=1)
+    survives_with_its_servers(40, recipe_file, tmp_path, servers("sglang", "vllm"), seed=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -15,47 +14,36 @@ from verb import printed_json, sleuth
 from sleuth.plan.parts import measured_parts
 from sleuth.plan.simulate import Split, simulate
 
-SIZES = ("stage.0.data.limit=1", "stage.1.steps=11", "stage.1.prompts_per_step=2", "stage.2.data.limit=1")
-SIZES += ("stage.1.learning_rate=1e-9",)  # else the episodes of the two runs differ more from step to step
-SLOTS = 4
-
-
-def seconds_of(folder: Path) -> float:
-    """Of a step after the first."""
-    return fmean(row["seconds_rollout"] + row["seconds_update"] for row in rows(folder)[1:])
+STEPS, SAMPLES, SLOTS = 8, 4, 4
+SIZES = ("stage.0.data.limit=1", "stage.1.prompts_per_step=2", f"stage.1.samples_per_prompt={SAMPLES}")
+SIZES += (f"stage.1.steps={STEPS}", "stage.1.probe_prompts=0", "stage.2.data.limit=1")
+SIZES += ("stage.1.learning_rate=1e-9",)  # else the episodes of the runs differ more from step to step
 
 
 @pytest.mark.long
 def test_steps_of_other_servers_and_another_lag_take_what_the_times_of_one_run_say(run, recipe_file, tmp_path, servers):
-    pair = servers("vllm", "vllm", token_seconds=0.02, tail=0.5)
-    splits = {"one": (1, 0), "two": (2, 0), "ahead": (2, 2)}
+    pair = servers("sglang", "sglang", token_seconds=0.06, tail=0.5)
+    splits = {"one": (1, 0), "two": (2, 0), "lag-1": (2, 1), "lag-2": (2, 2), "lag-4": (2, 4)}
     for name, (count, lag) in splits.items():
         pool = through(pair[:count], requests_at_once=SLOTS, max_policy_lag=lag)
         run(recipe_file, tmp_path / name, pool, *SIZES)
-    parts, count, seconds = measured_parts(tmp_path / "one", "grpo", 1)
-    assert (count, seconds) == (1, pytest.approx(seconds_of(tmp_path / "one")))
+    seconds = {
+        name: [row["seconds_rollout"] + row["seconds_update"] for row in rows(tmp_path / name)] for name in splits
+    }
+    parts, count, step = measured_parts(tmp_path / "one", "grpo", 1)
+    assert (count, step) == (1, pytest.approx(fmean(seconds["one"][1:])))
     parts = replace(parts, client=[0.0])  # which here has the servers in its process
     for name, (count, lag) in splits.items():
-        found = simulate(parts, Split(servers=count, ranks=1, slots=SLOTS, prompts=2, samples=8, lag=lag), steps=40)
-        print(f"{name}: {seconds_of(tmp_path / name):.2f} s a step, simulated {found.step:.2f}")
-        # Across updates the server draws what is left of a turn anew, and few steps end at once.
-        assert found.step == pytest.approx(seconds_of(tmp_path / name), rel=0.4 if lag else 0.15)
+        split = Split(servers=count, ranks=1, slots=SLOTS, prompts=2, samples=SAMPLES, lag=lag)
+        found = simulate(parts, split, steps=STEPS, whole=True).step
+        print(f"{name}: {fmean(seconds[name]):.2f} s a step, simulated {found:.2f}")
+        assert found == pytest.approx(fmean(seconds[name]), rel=0.15)
 
-    arguments = (
-        "plan",
-        recipe_file,
-        "--simulate",
-        "--measured",
-        tmp_path / "one",
-        "--set",
-        SIZES[2],
-        "--set",
-        SIZES[1],
-    )
-    arguments += ("--set", through(pair[:1], requests_at_once=SLOTS))
+    options = [option for value in (*SIZES, through(pair[:1], requests_at_once=SLOTS)) for option in ("--set", value)]
+    arguments = ("plan", recipe_file, "--simulate", "--measured", tmp_path / "one", *options)
     [stage] = printed_json(*arguments)["stages"]
-    assert stage["measured_step"] == pytest.approx(seconds)
-    assert stage["splits"]["this run"]["step"] == pytest.approx(seconds, rel=0.15)
+    assert stage["measured_step"] == pytest.approx(step)
+    assert stage["splits"]["this run"]["step"] == pytest.approx(step, rel=0.15)
     assert stage["splits"]["8"]["step"] < stage["splits"]["1"]["step"]
     shown = sleuth(*arguments).stdout
     assert max(map(len, shown.splitlines()[1:])) <= 80

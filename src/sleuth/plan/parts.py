@@ -55,6 +55,8 @@ class Parts:
 RANKS = (1, 2, 4, 8, 16, 32)
 """Of which the fewest that hold a learner are looked for."""
 QUANTILES = 64
+LEAST_TOKEN = 1e-5
+"""Seconds. If the turns of a run took no longer for more tokens, the clock of a simulation could not show any."""
 ROLLOUTS = 16
 """Steps whose episodes are drawn from."""
 
@@ -79,7 +81,7 @@ def measured_parts(folder: Path, stage: str, ranks: int) -> tuple[Parts, int, fl
     read = fmean(read for group in groups for episode in group for read, _, _ in episode)
     parts = Parts(
         groups=groups,
-        token=lambda n: max(alone + beside * n, 1e-9),
+        token=lambda n: max(alone + beside * n, LEAST_TOKEN),
         prefill=start / read,
         slow=slow,
         searches=_each(rows, "seconds_searches", "searches"),

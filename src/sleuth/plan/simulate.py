@@ -11,8 +11,7 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from sleuth.plan.parts import Parts, Turn
 
@@ -49,13 +48,14 @@ class Simulated:
         return max(self.busy, key=lambda part: self.busy[part])
 
 
-def simulate(parts: Parts, split: Split, *, steps: int = 12) -> Simulated:
-    """The mean of `steps` steps, after those in which the pipeline fills."""
+def simulate(parts: Parts, split: Split, *, steps: int = 12, whole: bool = False) -> Simulated:
+    """The mean of `steps` steps, after those in which the pipeline fills; or of a `whole` run of so many, in which
+    steps ahead begin together, and the last ones have the servers to themselves."""
     clock = _Clock()
     loop = asyncio.SelectorEventLoop(clock)
     loop.time = lambda: clock.now  # type: ignore[method-assign]
     try:
-        return loop.run_until_complete(_Run(parts, split, loop).play(steps))
+        return loop.run_until_complete(_Run(parts, split, loop).play(steps, whole=whole))
     finally:
         loop.close()
 
@@ -86,117 +86,132 @@ class _Station:
 
 class _Server:
     """Turns under way together get their tokens at one pace, which depends on their number. `worked`: the seconds of
-    all turns."""
+    all turns. `version` counts the updates of its weights, each of which drops what it has cached."""
 
     def __init__(self, token: Callable[[int], float], slots: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.free, self.in_flight, self.worked = asyncio.Semaphore(slots), 0, 0.0
+        self.free, self.in_flight, self.worked, self.version = asyncio.Semaphore(slots), 0, 0.0, 0
+        self.is_open = asyncio.Event()
+        self.is_open.set()
         self._token, self._numbers, self._loop = token, itertools.count(), loop
         self._given = self._since = 0.0  # tokens of a turn that was always there, and when it had them
-        self._ends: list[tuple[float, int, float, asyncio.Future[None]]] = []
-        self._paused, self._timer = False, None
+        self._ends: list[tuple[float, int, float, asyncio.Future[float]]] = []
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def write(self, tokens: float, slow: float) -> None:
-        ended: asyncio.Future[None] = self._loop.create_future()
+    async def write(self, tokens: float, slow: float) -> float:
+        """The tokens of a turn that are left when it ends, or when an update interrupts it."""
+        ended: asyncio.Future[float] = self._loop.create_future()
         self._advance()
         heappush(self._ends, (self._given + slow * tokens, next(self._numbers), slow, ended))
         self._schedule()
-        await ended
+        return await ended
 
-    def resume(self, draw: Callable[[], float]) -> None:
-        """After an update: what is left of each turn is a request of its own, as slow as is drawn for it."""
+    def interrupt(self) -> None:
+        """Ends the turns under way, and lets none begin until it is open again."""
         self._advance()
-        left = [(end - self._given) / slow for end, _, slow, _ in self._ends]
-        turns = [(rest, number, draw(), ended) for rest, (_, number, _, ended) in zip(left, self._ends, strict=True)]
-        self._ends = [(self._given + rest * slow, number, slow, ended) for rest, number, slow, ended in turns]
-        heapify(self._ends)
-        self.pause(False)
-
-    def pause(self, paused: bool) -> None:
-        self._advance()
-        self._paused = paused
-        self._schedule()
+        for end, _, slow, ended in self._ends:
+            ended.set_result((end - self._given) / slow)
+        self._ends.clear()
+        self.is_open.clear()
 
     def _advance(self) -> None:
         seconds, self._since = self._loop.time() - self._since, self._loop.time()
         self.worked += seconds * len(self._ends)
-        if self._ends and not self._paused:
+        if self._ends:
             self._given += seconds / self._token(len(self._ends))
         while self._ends and self._ends[0][0] <= self._given + 1e-6:
-            heappop(self._ends)[-1].set_result(None)
+            heappop(self._ends)[-1].set_result(0.0)
 
     def _schedule(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._ends and not self._paused:
+        if self._ends:
             seconds = (self._ends[0][0] - self._given) * self._token(len(self._ends))
-            self._timer = self._loop.call_later(seconds, self.pause, False)
+            self._timer = self._loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        self._advance()
+        self._schedule()
 
 
 class _Run:
-    """The order of a run's steps, as `RolloutWorker` and `GRPOTrainer` have it."""
+    """The order of a run's steps, as `RolloutWorker` and `GRPOTrainer` have it. What a step has is taken from those
+    that were measured in their order, so that few steps are as those were; what a turn has is drawn."""
 
     def __init__(self, parts: Parts, split: Split, loop: asyncio.AbstractEventLoop) -> None:
         self.parts, self.split, self.loop, self.draw = parts, split, loop, random.Random(0).choice
         self.servers = [_Server(parts.token, split.slots, loop) for _ in range(split.servers)]
         self.homes, self.numbers = dict[int, _Server](), itertools.count()  # of groups, until the next update
         self.stations = {part: _Station() for part in ("retriever", "judges", "client")}
+        self.groups, self.slows = itertools.cycle(parts.groups), itertools.cycle(parts.slow)
+        self.updates, self.publishes = itertools.cycle(parts.updates), itertools.cycle(parts.publishes)
 
-    async def play(self, steps: int) -> Simulated:
+    async def play(self, steps: int, *, whole: bool) -> Simulated:
         split, loop, ahead = self.split, self.loop, deque[asyncio.Task[None]]()
-        filled, begun, trained, before = split.lag + 1, 0.0, 0.0, self._worked()
+        filled = 0 if whole else split.lag + 1
+        begun, trained, before, last = 0.0, 0.0, self._worked(), filled + steps - 1
         for step in range(filled + steps):
-            self.slow = self.draw(self.parts.slow)
+            self.slow = next(self.slows)
             if step == filled:
                 begun, trained, before = loop.time(), 0.0, self._worked()
-            while len(ahead) < (split.lag + 1 if split.lag > 1 else 1):
-                ahead.append(loop.create_task(self._step()))
+
+            def begin(until: int, first: int = step) -> None:
+                for _ in range(first + len(ahead), (min(until, last) if whole else until) + 1):
+                    ahead.append(loop.create_task(self._step()))
+
+            begin(step + split.lag if split.lag > 1 else step)
             await ahead.popleft()
-            while len(ahead) < split.lag:
-                ahead.append(loop.create_task(self._step()))
-            update, publish = self.draw(self.parts.updates) / split.ranks, self.draw(self.parts.publishes)
+            begin(step + split.lag, step + 1)
+            update, publish = next(self.updates) / split.ranks, next(self.publishes)
             await asyncio.sleep(update)
-            if split.lag == 1:
+            if split.lag == 1 and ahead:
                 await asyncio.wait(ahead)
             for server in self.servers:
-                server.pause(True)
+                server.interrupt()
             await asyncio.sleep(publish)
             self.homes.clear()
             for server in self.servers:
-                server.resume(partial(self.draw, self.slow))
+                server.version += 1
+                server.is_open.set()
             trained += update + publish
-        whole = loop.time() - begun
+        seconds = loop.time() - begun
         for task in ahead:
             task.cancel()
         await asyncio.gather(*ahead, return_exceptions=True)
-        busy = {"servers": 0.0, "trainer": trained / whole}
-        busy |= {part: (worked - before[part]) / whole for part, worked in self._worked().items()}
+        busy = {"servers": 0.0, "trainer": trained / seconds}
+        busy |= {part: (worked - before[part]) / seconds for part, worked in self._worked().items()}
         busy["servers"] /= min(split.slots, -(-split.live // split.servers)) * split.servers
-        return Simulated(split=split, step=whole / steps, busy=busy)
+        return Simulated(split=split, step=seconds / steps, busy=busy)
 
     def _worked(self) -> dict[str, float]:
         stations = {part: station.worked for part, station in self.stations.items()}
         return {"servers": sum(server.worked for server in self.servers)} | stations
 
     async def _step(self) -> None:
-        await asyncio.gather(*(self._group() for _ in range(self.split.prompts)))
+        await asyncio.gather(*(self._group(next(self.groups)) for _ in range(self.split.prompts)))
 
-    async def _group(self) -> None:
-        played = itertools.islice(itertools.cycle(self.draw(self.parts.groups)), self.split.samples)
-        group = next(self.numbers)
+    async def _group(self, episodes: Sequence[Sequence[Turn]]) -> None:
+        played, group = itertools.islice(itertools.cycle(episodes), self.split.samples), next(self.numbers)
         await asyncio.gather(*(self._episode(group, turns) for turns in played))
         judge, questions = self.stations["judges"], range(self.parts.questions)
         await asyncio.gather(*(judge.serve(self.draw(self.parts.judges)) for _ in questions))
 
     async def _episode(self, group: int, turns: Sequence[Turn]) -> None:
+        context, cached = 0.0, None  # tokens, and the server and version whose cache has them
         for read, sampled, searches in turns:
-            server = self.homes.setdefault(group, min(self.servers, key=lambda one: one.in_flight))
-            server.in_flight += 1
-            slow = self.draw(self.slow)
-            await self.stations["client"].serve(self.draw(self.parts.client))
-            async with server.free:
-                await asyncio.sleep(slow * read * self.parts.prefill)
-                await server.write(sampled, slow)
-            server.in_flight -= 1
+            left, context = float(sampled), context + read
+            while left > 0:
+                server = self.homes.setdefault(group, min(self.servers, key=lambda one: one.in_flight))
+                server.in_flight += 1
+                slow = self.draw(self.slow)
+                await self.stations["client"].serve(self.draw(self.parts.client))
+                async with server.free:
+                    await server.is_open.wait()
+                    begins = read if cached == (server, server.version) else context
+                    cached = server, server.version
+                    await asyncio.sleep(slow * begins * self.parts.prefill)
+                    before, left = left, await server.write(left, slow)
+                server.in_flight -= 1
+                context += before - left
             if searches:
                 await self.stations["retriever"].serve(self.draw(self.parts.searches))
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from multiprocessing import AuthenticationError
@@ -51,6 +51,8 @@ class Processes(Ranks):
 
     gloo: list[Any]
     """A gloo group of all ranks; empty when they have parted."""
+    lock: Any = field(default_factory=Lock)
+    """Held while results are exchanged: two exchanges at once would mix."""
 
     def broadcast(self, work: Callable[[], Item]) -> Item:
         """Runs `work` on rank 0 only and returns its result, or raises its error, on every rank."""
@@ -69,15 +71,18 @@ class Processes(Ranks):
             raise outcome[1]
         return outcome[0]
 
-    def _joined(self, mine: list[Result], error: Exception | None) -> list[Result]:
-        outcomes = self.all_gather([(mine, None if error is None else _picklable(error, self.rank))])
+    def _joined(self, mine: list[Result], error: Exception | None, turn: int = 0) -> list[Result]:
+        with self.lock:
+            outcomes = self.all_gather([(mine, None if error is None else _picklable(error, self.rank), turn)])
+        if len(turns := {at for *_, at in outcomes}) > 1:
+            raise SleuthError(f"ranks exchange the results of different steps at once: {sorted(turns)}")
         if self.first and error is not None:
             raise error
-        for theirs in (theirs for _, theirs in outcomes if theirs is not None):
+        for theirs in (theirs for _, theirs, _ in outcomes if theirs is not None):
             if not self.first:
                 theirs.add_note(RAISED_BY_FIRST)
             raise theirs from error
-        return [item for found, _ in outcomes for item in found]
+        return [item for found, *_ in outcomes for item in found]
 
     def shared(self, make: Callable[[], Item]) -> Item:
         """What `make` returns on rank 0; on the others an object whose methods rank 0 runs, in a thread, and whose
@@ -107,7 +112,7 @@ class Processes(Ranks):
 
     def channel(self) -> Ranks:
         """The same ranks for another thread, by a gloo group of its own."""
-        return replace(self, gloo=[dist.new_group(backend="gloo", timeout=TIMEOUT)])
+        return replace(self, gloo=[dist.new_group(backend="gloo", timeout=TIMEOUT)], lock=Lock())
 
 
 @contextmanager

@@ -184,7 +184,9 @@ class RolloutWorker:
             samples=stage.samples_per_prompt,
             reward=self.reward,
         )
-        groups = await self._ranks.deal(tasks, lambda mine, at: play(mine, first_prompt=first_prompt + at), before)
+        groups = await self._ranks.deal(
+            tasks, lambda mine, at: play(mine, first_prompt=first_prompt + at), before, turn=step
+        )
         if any(reward.shuffle for reward in stage.reward) and not self.setting.scores_late:
             return shuffled_scores(groups, key)
         return groups

@@ -121,13 +121,9 @@ def test_a_turn_that_a_server_refuses_for_want_of_its_adapters_is_sampled_again(
     assert engine.figures()["turns_redrawn"] > 0
 
 
-@pytest.mark.parametrize(
-    ("kinds", "transfers"), [(("vllm",), "shared"), (("sglang",), "shared"), (("vllm",), "broadcast")]
-)
-def test_servers_of_a_card_take_merged_weights_from_memory(servers, pools, adapted, kinds, transfers):
+def test_vllms_of_other_cards_take_merged_weights_by_broadcast(servers, pools, adapted):
     with no_card():
-        members = servers(*kinds, transfers=transfers)
-        engine = pools.open(members, learner=adapted, sleeps=transfers == "shared")
+        engine = pools.open(servers("vllm", broadcast=True), learner=adapted)
         learn(adapted)
         engine.publish(2)
         pools.require_learners_turns(engine, adapted)

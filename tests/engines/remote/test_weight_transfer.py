@@ -1,5 +1,5 @@
-"""A server on the learner's card takes weights from its memory, a vLLM on another one by broadcast, and both from the
-folder where they cannot. `emulator.no_card` does the collectives, by gloo."""
+"""A vLLM on another card takes weights by broadcast, and from the folder where it cannot. `emulator.no_card` does the
+collectives, by gloo."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import httpx
 import pytest
 import torch
 from emulator.faults import TruncatedResponse
 from emulator.no_card import no_card
-from emulator.sglang import SglangEmulator
 from pools import move, require_equal
 from starlette.responses import JSONResponse
 
@@ -27,10 +25,6 @@ from sleuth.engines.remote.server import discover_server
 from sleuth.engines.remote.weight_transfer import GroupError, NcclGroup
 from sleuth.learn.master_weights import WeightSource
 
-WAYS = [(("vllm",), "shared"), (("sglang",), "shared"), (("vllm", "vllm"), "broadcast")]
-each_way = pytest.mark.parametrize(("kinds", "transfers"), WAYS)
-NOT_FOUND = JSONResponse({"detail": "Not Found"}, 404)
-
 
 @pytest.fixture(autouse=True)
 def as_on_a_card() -> Iterator[None]:
@@ -38,11 +32,10 @@ def as_on_a_card() -> Iterator[None]:
         yield
 
 
-@each_way
-def test_servers_take_the_weights_of_each_step_and_no_file_is_written(servers, pools, make_model, kinds, transfers):
+def test_servers_take_the_weights_of_each_step_and_no_file_is_written(servers, pools, make_model):
     model = make_model(tied=True)  # the servers' are untied
-    members, sleeps = servers(*kinds, transfers=transfers), transfers == "shared"
-    engine = pools.open(members, learner=model, sleeps=sleeps, published=False)
+    members = servers("vllm", "vllm", broadcast=True)
+    engine = pools.open(members, learner=model, published=False)
     for version in (1, 2, 3):
         move(model)
         engine.publish(version)
@@ -52,17 +45,14 @@ def test_servers_take_the_weights_of_each_step_and_no_file_is_written(servers, p
             assert not server.engine.paused
         turns = pools.require_learners_turns(engine, model)
         assert {turn.policy_version for turn in turns} == {version}
-        engine.sleep()
-        assert all(server.engine.asleep == ({"weights", "kv_cache"} if sleeps else set()) for server in members)
     assert pools.lines == []
     assert not pools.folder.exists()
 
 
-@each_way
-def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, pools, learner, kinds, transfers):
+def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, pools, learner):
     move(learner)
-    [server] = servers(kinds[0], transfers=transfers)
-    engine = pools.open([server], sleeps=transfers == "shared")
+    [server] = servers("vllm", broadcast=True)
+    engine = pools.open([server])
     server.fault(forget=0.3)
     pools.require_learners_turns(engine)
     assert engine.figures()["servers_reloaded"] == 1
@@ -73,13 +63,11 @@ def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, po
 # -- the folder instead ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sleeps", "lag", "expected"), [(False, 0, "by broadcast"), (False, 1, None), (True, 0, "from memory")]
-)
+@pytest.mark.parametrize(("sleeps", "lag", "expected"), [(False, 0, "by broadcast"), (False, 1, None), (True, 0, None)])
 def test_weights_that_may_change_while_a_server_loads_go_through_the_folder(
     servers, learner, tokenizer, sleeps, lag, expected
 ):
-    [server] = servers("vllm", transfers="broadcast")
+    [server] = servers("vllm", broadcast=True)
     found = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
     limits = PoolLimits(requests_at_once=1, seconds=1, unavailable_timeout=1, sleeps=sleeps, max_policy_lag=lag)
     assert transfer_to([found], learner, limits) == expected
@@ -89,42 +77,26 @@ def test_weights_that_may_change_while_a_server_loads_go_through_the_folder(
 @pytest.mark.parametrize("mixed", [True, False])
 def test_servers_of_which_one_takes_no_broadcast_and_a_learner_on_a_cpu_use_the_folder(servers, pools, learner, mixed):
     move(learner)
-    members = servers("vllm", transfers="broadcast" if mixed else "shared") + (
-        servers("vllm", "sglang") if mixed else []
-    )
+    members = servers("vllm", broadcast=True) + (servers("vllm", "sglang") if mixed else [])
     with nullcontext() if mixed else patch("sleuth.engines.remote.pool.is_on_card", is_on_card):
-        engine = pools.open(members, sleeps=not mixed)
+        engine = pools.open(members)
     assert pools.lines == []
     assert engine._weight_sync.published.path.exists()
     for server in members:
         require_equal(server, learner)
 
 
-def refusing(path: str) -> dict[str, Any]:
-    return {"transfers": "broadcast", "instead": {path: JSONResponse({"error": "nccl_unique_id_b64: not today"}, 500)}}
-
-
-BY_BROADCAST = "by broadcast (refused with 500: nccl_unique_id_b64: not today)"
-
-
-@pytest.mark.parametrize(
-    ("kind", "how", "reason"),
-    [
-        ("vllm", {}, "from memory (refused with 500: Weight transfer not configured"),
-        ("sglang", {}, "from memory (it has device cpu, tp_size 1, pp_size 1, dp_size 1, not device cuda, tp_size 1,"),
-        ("vllm", refusing("/init_weight_transfer_engine"), BY_BROADCAST),
-        ("vllm", refusing("/start_weight_update"), BY_BROADCAST),
-        ("vllm", refusing("/update_weights"), BY_BROADCAST),
-    ],
-)
-def test_a_server_that_takes_none_gets_the_folder_and_one_line_says_why(servers, pools, learner, kind, how, reason):
-    [server] = servers(kind, **how)
-    engine = pools.open([server], sleeps=not how)
-    engine.sleep()
+@pytest.mark.parametrize("path", ["/init_weight_transfer_engine", "/start_weight_update", "/update_weights"])
+def test_a_server_that_takes_none_gets_the_folder_and_one_line_says_why(servers, pools, learner, path):
+    refuses = {path: JSONResponse({"error": "nccl_unique_id_b64: not today"}, 500)}
+    [server] = servers("vllm", broadcast=True, instead=refuses)
+    engine = pools.open([server])
     move(learner)
     engine.publish(2)
     [line] = pools.lines
-    assert line.startswith(f"{server.url} takes no weights {reason}")
+    assert line.startswith(
+        f"{server.url} takes no weights by broadcast (refused with 500: nccl_unique_id_b64: not today"
+    )
     assert line.endswith(f"weights go through the folder {pools.folder}")
     assert (engine._weight_sync.published.path / "model.safetensors").exists()
     pools.require_learners_turns(engine)
@@ -132,50 +104,14 @@ def test_a_server_that_takes_none_gets_the_folder_and_one_line_says_why(servers,
     assert not server.engine.paused
 
 
-@pytest.mark.parametrize(
-    ("lacks", "in_session", "reason"),
-    [
-        ((), False, None),
-        ((), True, None),  # a run that was killed left it open
-        (("/update_weights_from_tensor",), False, "(refused with 404: Not Found)"),
-    ],
-)
-def test_an_sglang_takes_weights_from_memory_in_a_session_of_its_own(
-    servers, pools, learner, lacks, in_session, reason
-):
+def test_a_server_that_is_lost_as_it_takes_weights_gets_the_folder_when_it_comes_back(servers, pools, learner):
     move(learner)
-    with patch.object(SglangEmulator, "_in_session", in_session):
-        [server] = servers("sglang", transfers="shared", instead=dict.fromkeys(lacks, NOT_FOUND))
-        engine = pools.open([server], sleeps=True)
-        engine.sleep()
-        engine.publish(2)
-        published = engine._weight_sync.published
-        expected = f"{server.url} takes no weights from memory {reason}: weights go through the folder"
-        assert [line.startswith(expected) for line in pools.lines] == [True] * (reason is not None)
-    assert published.path.exists() == (reason is not None)
-    assert (server.engine.label, server.engine.paused, server.engine.asleep) == (published.label, False, frozenset())
-    if not lacks:  # the session is closed
-        assert httpx.post(f"{server.url}/begin_weight_update", json={}).is_success
-    require_equal(server, learner)
-
-
-@pytest.mark.parametrize(
-    ("kind", "transfers", "path", "way"),
-    [
-        ("sglang", "shared", "/update_weights_from_tensor", "from memory"),
-        ("vllm", "broadcast", "/update_weights", "by broadcast"),
-    ],
-)
-def test_a_server_that_is_lost_as_it_takes_weights_gets_the_folder_when_it_comes_back(
-    servers, pools, learner, kind, transfers, path, way
-):
-    move(learner)
-    [server] = servers(kind, transfers=transfers, instead={path: TruncatedResponse(JSONResponse({}))})
-    engine = pools.open([server], sleeps=transfers == "shared", published=False)
+    [server] = servers("vllm", broadcast=True, instead={"/update_weights": TruncatedResponse(JSONResponse({}))})
+    engine = pools.open([server], published=False)
     engine.publish(1)
     first, second = pools.lines
     assert first.startswith(f"{server.url} broke off while it wrote (")
-    assert first.endswith(f", while it took weights {way}: weights go through the folder {pools.folder}")
+    assert first.endswith(f", while it took weights by broadcast: weights go through the folder {pools.folder}")
     assert second.startswith(f"without new weights: {server.url} broke off")
     assert not pools.folder.exists()
     pools.require_learners_turns(engine)

@@ -12,7 +12,8 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -48,6 +49,7 @@ from sleuth.recipe import load_recipe
 from sleuth.runs.run_folder import open_on
 from sleuth.think.world_texts import CarelessTexts
 from sleuth.training.group import RAISED_BY_FIRST
+from sleuth.training.rollout_worker import Background
 from sleuth.types import Case, Completion, Sampling, SleuthError, Verdict
 
 pytestmark = pytest.mark.ranks
@@ -438,6 +440,29 @@ def test_an_error_of_one_rank_is_raised_on_all_names_it_and_is_printed_by_the_fi
         assert first["dealt"] == first["deal"] == (line, [])
         assert other["dealt"] == other["deal"] == (line, [RAISED_BY_FIRST])
         assert first["after"] == other["after"] == [0, 1], "and they go on together"
+
+
+def exchanged(ranks: Ranks, in_order: bool) -> list[list[int] | str]:
+    """What a rank gets of two steps, of which each rank ends another one first; or why it gets nothing."""
+
+    async def play(step: int) -> list[int]:
+        async def work(mine: Sequence[int], _: int) -> list[int]:
+            await asyncio.sleep(0.3 if step == ranks.rank else 0.0)
+            return [step for _ in mine]
+
+        return await ranks.deal(range(2), work, began[0] if in_order and step else None, turn=step)
+
+    began = list[Future[Any]]()
+    with closing(Background()) as background:
+        for step in range(2):
+            began.append(background.submit(play(step)))
+        return [str(step.exception() or "") or step.result() for step in began]
+
+
+def test_ranks_exchange_steps_in_their_order_and_one_that_does_not_says_so():
+    assert on_ranks(2, exchanged, True) == [[[0, 0], [1, 1]]] * 2
+    line = "ranks exchange the results of different steps at once: [0, 1]"
+    assert on_ranks(2, exchanged, False) == [[line] * 2] * 2
 
 
 class Tin:

@@ -69,7 +69,7 @@ def require_learners(turns: list[Any], ours: list[list[float]]) -> None:
 
 
 def test_cards_of_other_servers_are_sent_the_buckets_and_no_file_is_written(servers, tmp_path):
-    members = servers("vllm", "vllm", transfers="broadcast")
+    members = servers("vllm", "vllm", broadcast=True)
     urls = [server.url for server in members]
     (turns, ours, lines), _ = on_ranks(2, published, urls, tmp_path / "weights", REQUESTS, {"card": True})
     require_learners(turns, ours)
@@ -79,8 +79,8 @@ def test_cards_of_other_servers_are_sent_the_buckets_and_no_file_is_written(serv
 
 def test_a_server_that_fails_between_two_buckets_is_given_the_folder_and_a_line_says_so(servers, tmp_path):
     refuses = {"/finish_weight_update": JSONResponse({"error": "out of memory"}, 500)}
-    [broken] = servers("vllm", transfers="broadcast", instead=refuses)
-    [sound] = servers("vllm", transfers="broadcast")
+    [broken] = servers("vllm", broadcast=True, instead=refuses)
+    [sound] = servers("vllm", broadcast=True)
     urls = [broken.url, sound.url]
     (turns, ours, lines), _ = on_ranks(2, published, urls, tmp_path / "weights", REQUESTS, {"card": True})
     require_learners(turns, ours)

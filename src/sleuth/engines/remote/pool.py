@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -121,7 +120,7 @@ class PoolEngine:
             temperature=temperature,
             log=log if ranks.first else self._lines.append,
             ranks=ranks,
-            transfer=transfer_to(servers, model, limits, ranks),
+            transfer=transfer_to(servers, model, limits),
         )
         self._health = Replicas(())
         self._set_members([EngineReplica(server, Replica(server.url)) for server in servers])
@@ -506,16 +505,11 @@ def joined(raw: RawCompletion, more: RawCompletion) -> RawCompletion:
     return replace(more, tokens=raw.tokens + more.tokens, logprobs=logprobs)
 
 
-def transfer_to(
-    servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits, ranks: Ranks = ALONE
-) -> Transfer | None:
-    """How servers take weights otherwise than whole from a folder: those of a card from memory, any the adapters alone.
-    They load, also when they come back, while the learner rests: those that share its card always, others unless the
-    policy lags. No card of several ranks has all weights."""
-    if limits.sleeps:
-        here = all(urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1") for server in servers)
-        return "from memory" if here and ranks.alone and is_on_card(model) else None
-    if limits.max_policy_lag:
+def transfer_to(servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits) -> Transfer | None:
+    """How servers take weights otherwise than whole from a folder: any the adapters alone, vLLMs on other cards by
+    broadcast. They load, also when they come back, while the learner rests: so neither if the policy lags, nor if they
+    share its card, whose memory they must first be given."""
+    if limits.max_policy_lag or limits.sleeps:
         return None
     if is_on_card(model) and all(server.broadcast for server in servers):
         return "by broadcast"

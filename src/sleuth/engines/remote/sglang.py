@@ -29,19 +29,16 @@ from sleuth.engines.remote.completions import (
 from sleuth.engines.remote.http_client import (
     HttpClient,
     HttpClientError,
-    LostResponseError,
     RefusedError,
     ServerFailedError,
 )
-from sleuth.engines.remote.published import LOAD_SECONDS, EndedError, NotLoadedError, Published, load_adapters
-from sleuth.engines.remote.weight_transfer import Transfer, shared_weights
+from sleuth.engines.remote.published import LOAD_SECONDS, NotLoadedError, Published, load_adapters
+from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.sampling import request_seed
 from sleuth.learn.master_weights import WeightSource
 from sleuth.types import Sampling
 
 FLUSH_SECONDS = 10  # how long it may wait for its scheduler to let go of the last request
-ONE_CARD = {"device": "cuda", "tp_size": 1, "pp_size": 1, "dp_size": 1}
-"""What `/server_info` says of a server on one card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +103,13 @@ class Sglang:
         await self._resume(client)
 
     async def receive(self, client: HttpClient, published: Published, source: WeightSource, by: Transfer) -> None:
-        """Takes weights from memory, or adapters. The handles of a card's memory would end a server that cannot read
-        them."""
-        if by == "as adapters":
-            try:
-                await load_adapters(client, published)
-                label = {"new_version": published.label, "abort_all_requests": False}
-                await client.post("/update_weight_version", label)
-            except (RefusedError, ServerFailedError) as error:
-                raise NotLoadedError(f"takes no weights {by} ({error})") from None
-            return
-        info = await client.get(self.details)
-        found = {name: info.get(name) for name in ONE_CARD} if isinstance(info, dict) else {}
-        if found != ONE_CARD:
-            has, wanted = (", ".join(f"{name} {value}" for name, value in of.items()) for of in (found, ONE_CARD))
-            raise NotLoadedError(f"takes no weights {by} (it has {has or None}, not {wanted})")
-        await client.post("/pause_generation", {})
+        """Takes adapters."""
         try:
-            with shared_weights(source) as shared:
-                tensors = shared.serialized_named_tensors()
-                await self._update(client, {"serialized_named_tensors": tensors, "weight_version": published.label})
+            await load_adapters(client, published)
+            label = {"new_version": published.label, "abort_all_requests": False}
+            await client.post("/update_weight_version", label)
         except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"takes no weights {by} ({error})") from None
-        except LostResponseError as error:
-            raise EndedError(f"{error}, while it took weights {by}") from None
-        await self._resume(client)
 
     async def takes_broadcast(self, client: HttpClient) -> bool:
         """It does not."""
@@ -147,21 +126,6 @@ class Sglang:
     async def wake(self, client: HttpClient) -> None:
         """Allocates the rest of the memory."""
         await client.post("/resume_memory_occupation", {"tags": ["kv_cache"]})
-
-    async def _update(self, client: HttpClient, body: Body) -> None:
-        """An update in a session of its own, after ending one that a killed run left open."""
-        try:
-            await client.post("/begin_weight_update", {})
-        except RefusedError:
-            await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
-            await client.post("/begin_weight_update", {})
-        try:
-            await client.post("/update_weights_from_tensor", body | {"flush_cache": False}, seconds=LOAD_SECONDS)
-        except (RefusedError, ServerFailedError):
-            with suppress(HttpClientError):
-                await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
-            raise
-        await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
 
     async def _resume(self, client: HttpClient) -> None:
         """Ends a load: drops what old weights cached, and continues."""

@@ -45,7 +45,6 @@ from sleuth.engines.remote.weight_transfer import (
     BroadcastWeights,
     GroupError,
     Transfer,
-    shared_weights,
     update_info_of,
 )
 from sleuth.engines.sampling import request_seed
@@ -127,7 +126,7 @@ class Vllm:
             if by == "as adapters":
                 await load_adapters(client, published, "/v1")
             else:
-                await (self._take_shared if by == "from memory" else self._take_broadcast)(client, source)
+                await self._take_broadcast(client, source)
         except (*FAILED, GroupError) as error:
             for path in ("/finish_weight_update", "/shutdown_weight_transfer_engine"):
                 with suppress(HttpClientError):
@@ -174,28 +173,19 @@ class Vllm:
             await self._reload(client, (await client.get("/v1/models"))["data"][0]["root"])
             await self._adopt(client, INITIAL_WEIGHTS)
 
-    async def _take_shared(self, client: HttpClient, source: WeightSource) -> None:
-        with shared_weights(source) as shared:
-            await client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})
-            await self._update(client, shared.update_info())
-
     async def _take_broadcast(self, client: HttpClient, source: WeightSource) -> None:
         weights = BroadcastWeights(source)
         try:
             workers = int((await client.get("/get_world_size"))["world_size"])
             init = {"init_info": weights.init_info(workers)}
             await weights.join(workers, client.post("/init_weight_transfer_engine", init, seconds=LOAD_SECONDS))
-            await self._update(client, update_info_of(weights.outline), sending=weights)
+            await client.post("/start_weight_update")
+            update = {"update_info": update_info_of(weights.outline)}
+            await weights.send(client.post("/update_weights", update, seconds=LOAD_SECONDS))
+            await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
             await client.post("/shutdown_weight_transfer_engine")
         finally:
             weights.group.abort()
-
-    async def _update(self, client: HttpClient, info: dict[str, Any], sending: BroadcastWeights | None = None) -> None:
-        """The requests of an update, while which the weights are sent, if they are not shared."""
-        await client.post("/start_weight_update")
-        update = client.post("/update_weights", {"update_info": info}, seconds=LOAD_SECONDS)
-        await (update if sending is None else sending.send(update))
-        await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
 
     async def _adopt(self, client: HttpClient, label: str) -> None:
         """Ends a load: drops what old weights cached, sets the label, and resumes."""

@@ -47,8 +47,9 @@ GATHERING_SECONDS = 0.02
 
 PING_SECONDS = 3.0
 LOCK_SECONDS = 0.05  # between attempts at the lock of a server
-INTERRUPT_SECONDS = 5.0
-"""For turns to return what they have. One that reached its server when it had paused would wait for new weights."""
+INTERRUPT_SECONDS = 1.0
+"""When no interrupted turn has returned for so long, those that are left reached their server after it had paused, and
+would wait for new weights; nobody may wait for them meanwhile. One that was only slow is sampled again by its seed."""
 MAX_RELOADS = 3
 """Reloads of one version at a server that has foreign weights (not its initial ones) before the run stops."""
 CHECK_TOKENS = 16
@@ -142,10 +143,14 @@ class EngineReplica:
         if turns := set(self._turns):
             with suppress(HttpClientError):  # it is away, and so are its turns
                 await self.api.interrupt(self.client)
-            _, late = await asyncio.wait(turns, timeout=INTERRUPT_SECONDS)
-            for turn in late:
+            returned = turns
+            while turns and returned:
+                returned, turns = await asyncio.wait(
+                    turns, timeout=INTERRUPT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+            for turn in turns:
                 turn.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*turns, return_exceptions=True)
         self._interrupting = False
 
     async def reopen(self) -> None:

@@ -1,24 +1,14 @@
-"""Weights handed to a server from the learner's memory, without a folder: to one that shares its card as handles of
-memory, to a vLLM on other cards by NCCL.
+"""Weights sent to a vLLM on other cards by NCCL, without a folder.
 
 Facts, read in vLLM 0.32.0 (below vllm: entrypoints/rl/online/api_router.py, distributed/weight_transfer,
-distributed/device_communicators/pynccl.py), NCCL (src/init.cc) and SGLang 0.5.23 (below python/sglang/srt:
-entrypoints/http_server.py, managers/tp_worker.py, managers/scheduler_components/weight_updater.py, utils/common.py):
+distributed/device_communicators/pynccl.py) and NCCL (src/init.cc):
 
-- A vLLM takes weights by the backend of its `--weight-transfer-config`, "ipc" or "nccl"; without that setting requests
-  fail with status 500, and with "nccl" one without an id, naming the field.
-- `ipc_handles_pickled` is the base64 of a pickled list with a table for each weight, from the UUID of the card to the
-  arguments of torch's `rebuild_cuda_tensor`. vLLM reads it only with `VLLM_ALLOW_INSECURE_SERIALIZATION=1`, since a
-  pickle can run code; SGLang unpickles what torch needs for tensors, and a few names that call others. Both must listen
-  on loopback. `serialized_named_tensors` has a pickled list of (name, tensor) for each rank of tensor parallelism.
-- SGLang reads the tensors outside any `try`: a server that cannot open them ends.
+- A vLLM takes weights by the backend "nccl" of its `--weight-transfer-config`; without that setting requests fail with
+  status 500, and with it one without an id, naming the field.
 - The trainer is rank 0. All ranks call `ncclCommInitRank` at the same time, then `ncclAllReduce` with one float32;
   `/update_weights` takes one `ncclBroadcast` for each weight, in this order and in its dtype.
 - NCCL refuses a group whose ranks have other versions of NCCL. vLLM 0.32.0 has that of torch 2.13.0.
 - A rank that waits for a lost one waits for ever, until its communicator is aborted. One that still joins cannot be.
-
-With handles the server copies the weights while it updates; until it has finished, the memory must stay as it is. There
-are none on a CPU.
 """
 
 from __future__ import annotations
@@ -26,48 +16,23 @@ from __future__ import annotations
 import asyncio
 import base64
 import ctypes
-import pickle
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 
 from sleuth.host.threads import in_thread
 from sleuth.learn.master_weights import WeightSource
 
-Transfer = Literal["from memory", "by broadcast", "as adapters"]
-"""How a server takes weights otherwise than whole from a folder: from its own card, from another one, or the adapters
-alone from a folder, over weights that it has once taken whole."""
-CARD_ARGUMENT = 6
-"""The place of the card among the arguments of `rebuild_cuda_tensor`."""
+Transfer = Literal["by broadcast", "as adapters"]
+"""How a server takes weights otherwise than whole from a folder: from another card, or the adapters alone from a
+folder, over weights that it has once taken whole."""
 ID_FIELD = "nccl_unique_id_b64"
 ID_BYTES = 128
 FLOAT32, SUM = 7, 0
 """NCCL's numbers of a dtype and an operation."""
 DTYPES = {torch.float16: 6, torch.float32: FLOAT32, torch.float64: 8, torch.bfloat16: 9}
-Handle = dict[str, tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class SharedWeights:
-    """A model's weights by name, and a handle of each in this order: from the UUID of the card to the arguments of
-    `rebuild_cuda_tensor`."""
-
-    weights: dict[str, Tensor]
-    handles: list[Handle]
-
-    def update_info(self) -> dict[str, Any]:
-        """For vLLM's `/update_weights`."""
-        return update_info_of(self.weights) | {"ipc_handles_pickled": _pickled(self.handles)}
-
-    def serialized_named_tensors(self) -> list[str]:
-        """For `/update_weights_from_tensor` of an SGLang on one card."""
-        tensors = [_CardTensor(*item) for handle in self.handles for item in handle.items()]
-        return [_pickled(list(zip(self.weights, tensors, strict=True)))]
 
 
 def update_info_of(weights: Mapping[str, Tensor]) -> dict[str, list[Any]]:
@@ -77,40 +42,6 @@ def update_info_of(weights: Mapping[str, Tensor]) -> dict[str, list[Any]]:
         "dtype_names": [str(weight.dtype).removeprefix("torch.") for weight in weights.values()],
         "shapes": [list(weight.shape) for weight in weights.values()],
     }
-
-
-class _CardTensor:
-    """Pickled, it is the tensor in the memory of the card that has this UUID."""
-
-    def __init__(self, card: str, arguments: tuple[Any, ...]) -> None:
-        self._arguments = (*arguments[:CARD_ARGUMENT], card, *arguments[CARD_ARGUMENT + 1 :])
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild_cuda_tensor, self._arguments
-
-
-def _pickled(value: object) -> str:
-    return base64.b64encode(pickle.dumps(value)).decode()
-
-
-@contextmanager
-def shared_weights(source: WeightSource) -> Iterator[SharedWeights]:
-    """Yields the handles of all weights, which one process has whole. They are valid in the context, in which the
-    weights must not change. Tied ones have both names, as servers of an untied copy need."""
-    [bucket] = source.buckets()
-    weights = {name: weight.detach().contiguous() for name, weight in bucket.items()}
-    with handles_of(list(weights.values())) as handles:
-        yield SharedWeights(weights, handles)
-
-
-@contextmanager
-def handles_of(weights: list[Tensor]) -> Iterator[list[Handle]]:
-    """Yields a handle of each weight, all on one card."""
-    device = weights[0].device
-    torch.cuda.synchronize(device)
-    card = str(torch.cuda.get_device_properties(device).uuid)
-    yield [{card: reduce_tensor(weight)[1]} for weight in weights]
-    torch.cuda.ipc_collect()
 
 
 class GroupError(Exception):
