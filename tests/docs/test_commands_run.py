@@ -83,7 +83,7 @@ def smaller(table: dict[str, Any]) -> dict[str, Any]:
         found["stop_after"] = 2
     if "seeds" in table:
         arms = [arm for arm in table["arm"] if arm["name"] in ("shown", "paid")]
-        found |= {"seeds": [0, 1][: len(table["seeds"])], "arm": arms or table["arm"][:2]}
+        found |= {"seeds": [0, 1][: len(table["seeds"])], "arm": arms or table["arm"]}
     for key, value in table.items():
         if isinstance(value, dict):
             found[key] = smaller(value)
