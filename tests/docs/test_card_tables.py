@@ -1,16 +1,24 @@
 """The tables of benchmarks/cards.md, and the shares that the plan computes times with, are what the files of
-benchmarks/results say."""
+benchmarks/results say; that of docs/card.md is what the plan says."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
+from verb import sleuth
 
 from benchmarks.gpu.figures import Figure, Kept, Outcome
 from sleuth.plan.speed import ASSUMED, MEASURED, Shares
 from tools import draw_cards
 
+CARD_PAGE = Path(__file__).parents[2] / "docs/card.md"
+PAID = r" ([\d.]+) hours, ([\d.]+) euros \|"
+ROWS = re.findall(
+    rf"^\| `([\w.]+)`(?:, `([\w.]+)`)? \|.*\|{PAID}{PAID} (\d+) GB \|$", CARD_PAGE.read_text(), re.MULTILINE
+)
 FACTS = {
     "commit": "abc1234",
     "date": "2026-11-27",
@@ -64,3 +72,30 @@ def test_shares_of_the_plan_are_those_measured_and_else_assumed(cards: list[draw
     update = float(f"{6 * weights * tokens / 2.0 / 989e12:.2g}")  # all activations have room
     expected = Shares(update=update, prefill=ASSUMED.prefill, decoding=0.7, layer=0.0001)
     assert draw_cards.measured_speeds(cards) == {"h100-80": expected}
+
+
+def test_the_page_of_one_card_has_a_row_for_each_recipe_that_it_trains() -> None:
+    trained = re.findall(r"^sleuth (?:train|learn papers --recipe) (\S+)", CARD_PAGE.read_text(), re.MULTILINE)
+    assert {*trained} <= {name for row in ROWS for name in row[:2]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_hours_and_euros_of_the_page_of_one_card_are_those_of_the_plan(
+    row: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a tenth, or what rounding to two digits leaves; without stages whose questions are not made yet."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    small, large, *figures, disk = row
+    for recipe, card, price, hours, euros in (
+        (small, "rtx-4090", 0.50, *map(float, figures[:2])),
+        (large or small, "h100-80", 2.50, *map(float, figures[2:])),
+    ):
+        planned = json.loads(
+            sleuth("plan", recipe, "--card", card, "--threads", 16 if "3b" in recipe else 1, "--json").stdout
+        )
+        seconds = sum(stage["seconds"] or 0.0 for stage in planned["stages"])
+        assert planned["fits"]
+        assert seconds / 3600 == pytest.approx(hours, rel=0.1)
+        assert seconds / 3600 * price == pytest.approx(euros, rel=0.1)
+        assert planned["peak_disk_bytes"] / 1e9 == pytest.approx(float(disk), rel=0.1)

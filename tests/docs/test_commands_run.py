@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 import tomli_w
 from forked import program
 
-from tools.code_blocks import ROOT, Block, blocks, pages
+from tools.code_blocks import DIARY, NEEDS, ROOT, Block, blocks, pages
 
 SHIM = Path(__file__).parent / "small_sleuth.py"
 SMALL = {"limit": 4, "prompts_per_step": 2, "samples_per_prompt": 4, "rows_per_step": 2, "people": 200}
@@ -81,7 +82,8 @@ def smaller(table: dict[str, Any]) -> dict[str, Any]:
     if "steps" in table:
         found["stop_after"] = 2
     if "seeds" in table:
-        found |= {"seeds": [0, 1], "arm": [arm for arm in table["arm"] if arm["name"] in ("shown", "paid")]}
+        arms = [arm for arm in table["arm"] if arm["name"] in ("shown", "paid")]
+        found |= {"seeds": [0, 1][: len(table["seeds"])], "arm": arms or table["arm"]}
     for key, value in table.items():
         if isinstance(value, dict):
             found[key] = smaller(value)
@@ -147,6 +149,15 @@ def test_a_block_of_commands_runs(block: Block, furnished: Path, tmp_path: Path)
         shell(folder, f"sleuth train recipes/tiny/refiner.toml --run runs/refiner {taught}")
         (folder / "REFINER").symlink_to("runs/refiner/checkpoints/step-000082")
     shell(folder, block.text)
+
+
+def test_every_block_of_commands_is_run_or_says_what_it_needs() -> None:
+    """Needs are a card, a cluster, a hub, a network or a server; a block of another language begins with no program."""
+    program = re.compile(r"(?:\$ |[A-Z_]+=\S+ )*(?:curl|hf|llama-server|make|pip|python|sleuth|torchrun|uv|vllm) \S")
+    written = [block for page in pages() if page != DIARY for block in blocks(page)]
+    assert [block.where for block in written if block.needs not in ("", *NEEDS)] == []
+    others = [block for block in written if block.language != "sh"]
+    assert [block.where for block in others if any(map(program.match, block.text.splitlines()))] == []
 
 
 @pytest.mark.slow
