@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_039,
     "cli": 5_098,
     "convert": 1_195,
-    "data": 2_475,
+    "data": 2_626,
     "dialect.py": 252,
     "engines": 5_677,
     "episodes": 3_546,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 366
+FILES = 367
 OTHER_LINES = 2297
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

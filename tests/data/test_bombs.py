@@ -88,6 +88,24 @@ def questions(count: int = 1, contents: str = "Ada Voss", **more: object) -> pa.
     return pa.Table.from_pylist([one] * count)
 
 
+def dictionary(size: int, count: int) -> pa.Table:
+    """One text that many rows share."""
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["a" * size]))
+    ids = pa.array([str(number) for number in range(count)])
+    answers = pa.array([["Ada"]] * count)
+    return pa.table({"id": ids, "question": shared, "golden_answers": answers, "contents": shared})
+
+
+def many_nulls(count: int) -> pa.Table:
+    return pa.table({"question": pa.nulls(count, pa.string()), "contents": pa.nulls(count, pa.string())})
+
+
+def one_long_list(count: int) -> pa.Table:
+    values = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(count // 8 + 1))])
+    answers = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values)
+    return pa.table({"id": ["1"], "question": ["who?"], "contents": ["Ada"], "golden_answers": answers})
+
+
 def odd_folder(folder: Path) -> Path:
     """Links out of it and in a circle, a device and a FIFO, beside one text."""
     texts = folder / "texts"
@@ -125,9 +143,22 @@ RECIPE = ("check recipe",)
 INDEX = ("index",)
 LIMIT = "SLEUTH_MAX_ROW_MB"
 BOMBS: dict[str, Bomb] = {
-    "a cell of 400 MB": Bomb(make=parquet(lambda: questions(contents="a" * 400 * MB)), says=LIMIT),
+    "a cell of 400 MB": Bomb(
+        make=parquet(lambda: questions(contents="a" * 400 * MB, question="a" * 400 * MB)), says=LIMIT
+    ),
+    "a text of 60 MB that 5,000 rows share": Bomb(make=parquet(lambda: dictionary(60 * MB, 5_000)), says=LIMIT),
+    "2,000 texts that are each the one before": Bomb(
+        make=parquet(
+            lambda: questions(2_000, contents="a" * MB, question="a" * MB),
+            use_dictionary=False,
+            column_encoding={"contents": "DELTA_BYTE_ARRAY", "question": "DELTA_BYTE_ARRAY"},
+        ),
+    ),
+    "100 million empty rows": Bomb(make=parquet(lambda: many_nulls(10**7), times=10)),
+    "a list of 200 million numbers": Bomb(make=parquet(lambda: one_long_list(2 * 10**8))),
     "50,000 columns": Bomb(make=parquet(lambda: pa.table({f"column{n}": ["a"] for n in range(50_000)})), says=LIMIT),
     "a footer of 2 GB": Bomb(make=plain(b"PAR1" + b"\xff\xff\xff\x7fPAR1", "rows.parquet"), says="parquet"),
+    "300 million empty lines": Bomb(make=gz(b"\n" * MB, times=300), says=LIMIT),
     "a gigabyte of equal rows": Bomb(
         make=gz(b'{"question": "who?", "golden_answers": ["Ada"], "contents": "Ada"}\n' * 10**6, times=15), says=LIMIT
     ),
@@ -136,6 +167,7 @@ BOMBS: dict[str, Bomb] = {
     "a million arrays in each other": Bomb(make=plain(whole(b"[" * 10**6 + b"]" * 10**6)), says="not JSON"),
     "20 million empty lists": Bomb(make=gz(whole(b"[" + b"[]," * (20 * MB) + b"[]]"))),
     "50,000 keys": Bomb(make=plain(json.dumps({f"key{n}": 1 for n in range(50_000)}).encode() + b"\n"), says="more"),
+    "a key twice": Bomb(make=plain(b'{"id": "1", "id": "2"}\n'), says="`id` twice"),
     "eight gigabytes of nothing, as lines": Bomb(make=sparse("rows.jsonl"), says=LIMIT),
     "eight gigabytes of nothing, as a table": Bomb(make=sparse("rows.csv"), says=LIMIT),
     "eight gigabytes of nothing, as JSON": Bomb(make=sparse("rows.json"), says=LIMIT),

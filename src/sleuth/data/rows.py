@@ -7,6 +7,9 @@ import csv
 import gzip
 import io
 import json
+import signal
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +19,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 
 import numpy as np
 
+from sleuth.data import parquet_worker
 from sleuth.host.atomic import write_text
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
@@ -30,8 +34,8 @@ FORMATS = (*ENDINGS, ".csv", ".tsv", ".json")
 RATIO = 100
 """How many times its size a file may unpack to, if that is more than a row may have. Packed text has a tenth of its
 size; what has a hundredth repeats itself and is not worth hours."""
-PARQUET_ROWS = 256
-"""Rows of a parquet file that are decoded at once."""
+PARQUET_MEMORY = 24
+"""Times the bound of a row that decoding a parquet file may take."""
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a damaged .gz file raises."""
 MAX_EMPTY_LINES = 10**6
@@ -44,9 +48,9 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
     """Streams (`where`, row) from a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file; `where` is "file:line",
     counted from 1.
 
-    Blank lines are skipped. A parquet file is read in batches, and only its `columns` if it has any of them (`a.b` is
-    field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line that is no JSON object, a
-    row that is larger than `variables.ROW`, and a .gz file that unpacks to `RATIO` times it.
+    Blank lines are skipped. A parquet file is read in batches by another process, and only its `columns` if it has
+    any of them (`a.b` is field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line
+    that is no JSON object, a row that is larger than `variables.ROW`, and a file that unpacks to `RATIO` times it.
     """
     return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
@@ -303,8 +307,8 @@ def count_rows(path: Path) -> int:
     """The lines of a file, or the rows of a parquet one by its footer. Raises SleuthError if it cannot be read."""
     _require_file(path)
     if path.name.endswith(".parquet"):
-        with _parquet(path) as table:
-            return table.metadata.num_rows
+        with _decoded(path, (), whole=False) as stream:
+            return int(stream.schema.metadata[b"rows"])
     with opened(path) as lines:
         return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
 
@@ -312,36 +316,64 @@ def count_rows(path: Path) -> int:
 def _parquet_rows(path: Path, columns: Sequence[str], without: str) -> Iterator[Found]:
     number = 0
     try:
-        with _parquet(path) as table:
-            leaves = {table.schema.column(at).path for at in range(len(table.schema))}
-            wanted = columns or [name for name in table.schema_arrow.names if name != without]
-            present = [name for name in wanted if any(f"{leaf}.".startswith(f"{name}.") for leaf in leaves)]
-            for batch in table.iter_batches(PARQUET_ROWS, columns=present or None, use_threads=False):
-                for row in range(len(batch)) if batch.nbytes > ROW.bytes else ():
-                    if batch.slice(row, 1).nbytes > ROW.bytes:
-                        raise SleuthError(f"{path}:{number + row + 1}: the row is {ROW.exceeded()}")
+        with _decoded(path, columns, without) as stream:
+            for batch in stream:
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}:{number}", row
+    except UnicodeDecodeError:
+        yield f"{path}:{number + 1}", SleuthError(f"{path}: not UTF-8 text after row {number}")
     except SleuthError as error:
-        damaged = f"{path}: damaged parquet file"
-        yield f"{path}:{number + 1}", SleuthError(str(error).replace(damaged, f"{damaged} after row {number:,}"))
+        yield f"{path}:{number + 1}", error
 
 
 @contextmanager
-def _parquet(path: Path) -> Iterator[Any]:
-    """The file, as pyarrow opens it. Raises SleuthError for what it raises, then and while it is read."""
+def _decoded(path: Path, columns: Sequence[str], without: str = "", *, whole: bool = True) -> Iterator[Any]:
+    """The stream of Arrow of a process that decodes a parquet file. Raises SleuthError where that stopped before the
+    end, unless not the `whole` is read."""
     import pyarrow
-    from pyarrow.parquet import ParquetFile
 
+    memory = PARQUET_MEMORY * ROW.bytes
+    asked = {"path": str(path), "columns": list(columns), "without": without}
+    asked |= {"most": ROW.bytes, "ratio": RATIO, "memory": memory}
+    with subprocess.Popen(
+        [sys.executable, "-P", parquet_worker.__file__, json.dumps(asked)],  # -P: its folder is not imported from
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            with pyarrow.ipc.open_stream(process.stdout) as stream:
+                yield stream
+            if whole and process.wait():
+                raise OSError("ended early")
+        except (pyarrow.ArrowException, OSError) as error:  # the stream has no end
+            process.stdout.close()  # so that it ends, if it has not
+            said = process.stderr.read()
+            raise SleuthError(_why_not_decoded(path, process.wait(), said, str(error))) from None
+        finally:
+            process.kill()
+
+
+def _why_not_decoded(path: Path, status: int, said: bytes, error: str) -> str:
+    """The line for what the process said last, or for how it ended."""
     try:
-        with ParquetFile(path, pre_buffer=False) as table:
-            yield table
-    except UnicodeDecodeError:
-        raise SleuthError(f"{path}: not UTF-8 text in a parquet file") from None
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise SleuthError(f"{path}: damaged parquet file ({reason})") from None
+        stopped = json.loads(said.splitlines()[-1])
+    except (ValueError, IndexError):
+        stopped = {"done": 0, "why": "memory" if status == -signal.SIGABRT else "crash"}
+    done, row = stopped["done"], f"after row {stopped['done']:,}"
+    if stopped["why"] == "row":
+        return f"{path}:{done + 1}: the row is {ROW.exceeded()}"
+    if stopped["why"] == "ratio":
+        return f"{unpacked_too_large(path)}, {row}"
+    if stopped["why"] == "memory":
+        return f"{path}: decoding it {row} takes more than {PARQUET_MEMORY} times the bound of a row ({ROW.exceeded()})"
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"{path}: decoding it takes too long for its {path.stat().st_size:,} bytes; is it hostile?"
+    reason = stopped.get("reason") or f"its reader ended by signal {-status}: {error}"
+    return f"{path}: damaged parquet file {row} ({reason})"
 
 
 def table_in(value: Any, key: str, where: str) -> Mapping[str, Any]:
