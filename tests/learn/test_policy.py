@@ -269,6 +269,14 @@ def test_a_loss_that_needs_the_samplers_log_probabilities_says_so(make_model, ma
     assert policy.update(silent, PolicyLoss(), budget=WHOLE).sampler_learner_kl is None
 
 
+def test_tis_with_the_samplers_ratio_would_count_the_mismatch_twice():
+    with pytest.raises(ValueError, match="tis_cap"):
+        PolicyLoss(old_logprobs="sampler", tis_cap=2.0)
+
+
+# -- gradient checkpointing --------------------------------------------------------------------------------------------
+
+
 def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(make_model, make_rows):
     results = []
     for recompute in (False, True):
