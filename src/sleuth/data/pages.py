@@ -97,17 +97,16 @@ def files_below(folder: Path, but: Path | None = None, depth: int = MAX_DEPTH) -
             yield path, "" if entry.name.lower().endswith(KINDS) else "no kind of document that is read"
 
 
-def pages_and_rows(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
-    """(place, name, what is there) of a page or of each row of a file, local or on the hub. The name of a page is that
-    of its file, and of a row what its id begins with. `names` adds names of columns."""
-    return _of_file(local_file(path), name_as_text(path.name), "", names)
+def pages_and_rows(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row | SleuthError]]:
+    """(place, what is there) of a page or of each row of a file, local or on the hub. `names` adds names of columns."""
+    return _of_file(local_file(path), names)
 
 
 def document(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row]]:
     """(place, what is there) of one file of a folder: its page, or its rows. A row of a table without a column of texts
     becomes the text `town: Tarn; people: 300`. Raises SleuthError where it cannot be read."""
     plain = False
-    for at, (where, _, found) in enumerate(_of_file(file, file.name, "", names)):
+    for at, (where, found) in enumerate(_of_file(file, names)):
         if isinstance(found, SleuthError):
             raise found
         if not isinstance(found, Page) and file.name.lower().endswith(TABLES):
@@ -250,18 +249,16 @@ def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:
         yield " ".join(piece)
 
 
-def _of_file(
-    file: Path, name: str, prefix: str, names: Mapping[str, str]
-) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
+def _of_file(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row | SleuthError]]:
     if file.is_file() and not file.name.lower().endswith(KINDS):
         raise SleuthError(f"{file}: unknown kind of file; its name should end in one of {', '.join(KINDS)}")
     if not file.name.lower().endswith(PAGES):
-        yield from ((where, prefix, row) for where, row in renamed(rows_and_faults(file), names))
+        yield from renamed(rows_and_faults(file), names)
         return
     try:
-        yield str(file), name, read_page(file)
+        yield str(file), read_page(file)
     except SleuthError as error:
-        yield str(file), name, error
+        yield str(file), error
 
 
 def _plain(content: bytes, file: Path) -> tuple[str, list[str]]:
