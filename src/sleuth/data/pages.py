@@ -15,7 +15,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -25,6 +24,7 @@ from typing import Any
 
 from sleuth.data.hub import local_file
 from sleuth.data.layouts import TEXTS, first_column, renamed
+from sleuth.data.parquet_worker import limit
 from sleuth.data.rows import FORMATS, Row, rows_and_faults
 from sleuth.host.escapes import one_line
 from sleuth.host.variables import ROW
@@ -214,10 +214,7 @@ _APART = _Apart()
 def main() -> None:
     """Answers a line `[file, seconds]` with the title and the parts of the file, or what is wrong with it, in JSON."""
     answers, sys.stdout = sys.stdout, sys.stderr  # the libraries may print
-    with suppress(OSError, ValueError):  # no /proc: other systems do not bound addresses either
-        most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY * ROW.bytes
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit(MEMORY * ROW.bytes, None)
     for line in sys.stdin:
         name, seconds = json.loads(line)
         file, used = Path(name), resource.getrusage(resource.RUSAGE_SELF)
