@@ -113,6 +113,14 @@ def test_a_wrong_command_line_is_one_line_with_status_2_and_minus_h_is_help(name
         ("eval-suite m f", "sleuth: no such command 'eval-suite'; use `sleuth eval MODEL --suite FOLDER`"),
         ("get towns --from c", "sleuth get: no such option: --from; use `sleuth index CORPUS DIR`"),
         (
+            "certify m --ratings r.json",
+            "sleuth certify: no such option: --ratings; use `--judge FILE` where exact match is too strict",
+        ),
+        (
+            "init mine",
+            "sleuth init: missing option '--corpus'; use `--corpus FILE --questions FILE`, or run `sleuth demo`",
+        ),
+        (
             "index c i --kind 3",
             "sleuth index: --kind: '3' is not one of 'bm25', 'dense', 'hybrid'; see sleuth index -h",
         ),

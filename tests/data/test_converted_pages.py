@@ -80,8 +80,7 @@ def test_bytes_of_a_name_that_are_no_text_are_escaped(tmp_path: Path) -> None:
     for name in (b"caf\xe9.txt", b"caf\xe8.txt"):
         (Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))).write_text(f"Tarn has a cafe, {name!r}.")
     found = [one for file, _ in files_below(tmp_path) for one in pages_and_rows(file, {})]
-    pages = [(name, page.title) for _, name, page in found if isinstance(page, Page)]
-    assert pages == [("caf\\xe8.txt", "caf\\xe8"), ("caf\\xe9.txt", "caf\\xe9")]
+    assert [page.title for _, page in found if isinstance(page, Page)] == ["caf\\xe8", "caf\\xe9"]
     assert {document.id for document in read_documents(tmp_path)} == {"caf\\xe8.txt", "caf\\xe9.txt"}
 
 

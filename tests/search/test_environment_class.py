@@ -305,7 +305,7 @@ def test_a_step_that_is_played_again_has_its_results_end_and_score_without_a_cal
         score=Score(value=0.75),
     )
     before = {0: Group(task=TASK, episodes=(replace(episode, trajectories=(changed,)),))}
-    again = setting.for_step(1, 1, lambda: before)
+    again = setting.for_step(lambda: before)
     same = played(again, ADD, ADD)
     assert (results(same), same.trajectory.stop, same.trajectory.score) == (
         ["was 1", "was 2"],
@@ -327,5 +327,5 @@ def test_a_call_beyond_the_limit_is_played_again_too(settings: Settings) -> None
     assert results(episode) == ["1", "2", "error: this call was not made: none is left"]
     given = replace(episode.trajectory, score=Score(value=0.75))
     before = {0: Group(task=TASK, episodes=(replace(episode, trajectories=(given,)),))}
-    again = played(setting.for_step(1, 1, lambda: before), turn, context=4096, tokenizer=tokenizer)
+    again = played(setting.for_step(lambda: before), turn, context=4096, tokenizer=tokenizer)
     assert (again.trajectory.stop, again.trajectory.score) == ("answered", given.score)

@@ -207,6 +207,8 @@ STRUCK = {
     "sleuth reasoning": '`sleuth train` with a stage of kind = "reason"',
     "sleuth annotate thoughts": '`sleuth train` with a stage of kind = "annotate"',
     "sleuth train --push": '`hf upload OWNER/NAME CHECKPOINT --private --exclude "state/*"`',
+    "sleuth certify --ratings": "`--judge FILE` where exact match is too strict",
+    "sleuth init --corpus": "`--corpus FILE --questions FILE`, or run `sleuth demo`",
     "sleuth init --task": "`sleuth recipes NAME > mine.toml`, such as refiner_0.6b_single_gpu or thinking_0.6b",
     "sleuth index --add": "`sleuth index CORPUS DIR` with the whole corpus; of a folder it reads what changed",
     "sleuth index --remove": "`sleuth index CORPUS DIR` with the corpus that is left",
@@ -214,7 +216,7 @@ STRUCK = {
     "sleuth get --encoder": "`sleuth index CORPUS DIR --kind dense --encoder MODEL`",
     "sleuth get --questions": "`sleuth search DIR --questions FILE`",
 }
-"""Former verbs and options, and what does their work."""
+"""Former verbs and options, and those that became required, and what to write."""
 
 
 def _usage_line(error: Any) -> str:
@@ -225,11 +227,11 @@ def _usage_line(error: Any) -> str:
     command = re.sub("^[^ ]+", "sleuth", error.ctx.command_path)
     message = re.sub("^Invalid value for '([^']*)'", r"\1", message)
     message = message.replace(": Input ", ": ").replace("Value error, ", "").partition(", unable to parse")[0]
-    absent = re.match("No such (?:command|option):? '?([^' ]+)", message)
-    instead = STRUCK.get(f"{command} {absent[1]}") if absent else None
+    absent = re.match("(?:No such (?:command|option):?|Missing option) '?([^' ]+)'?", message)
+    if absent and (instead := STRUCK.get(f"{command} {absent[1]}")):  # without the options of similar names
+        return f"error: {command}: {absent[0][:1].lower()}{absent[0][1:]}; use {instead}"
     message = message.replace("Got unexpected", "words of one argument need quotes; got unexpected")
-    see = f"use {instead}" if instead else f"see {command} {error.ctx.help_option_names[0]}"
-    return f"error: {command}: {message[:1].lower()}{message[1:]}; {see}"
+    return f"error: {command}: {message[:1].lower()}{message[1:]}; see {command} {error.ctx.help_option_names[0]}"
 
 
 def _exit_after(status: int, *lines: str) -> typer.Exit:

@@ -120,9 +120,7 @@ def serve(
 
 def retriever(
     folder: Annotated[Path, Argument(metavar="DIR", help="An index.")],
-    port: Annotated[
-        int | None, Option(min=0, max=65535, help=f"0 takes a free one. [default: {PORT}]", show_default=False)
-    ] = None,
+    port: Annotated[int, Option(min=0, max=65535, help="0 takes a free one.")] = PORT,
     host: Host = LOOPBACK,
     mcp: Annotated[bool, Option("--mcp", help="Tools for clients of MCP too.")] = False,
     max_seconds: Annotated[
@@ -141,13 +139,12 @@ def retriever(
     With --mcp the tools search(query, k) and open(id) for agents, at /mcp.
     """
     from sleuth.serve.access import Limits
+    from sleuth.serve.retriever_app import retriever_app
     from sleuth.serve.search_handler import IndexLoader
 
     limits = Limits(seconds=max_seconds)
-    from sleuth.serve.retriever_app import retriever_app
-
     opening = IndexLoader(folder, device)
-    listening = listen(host, PORT if port is None else port)
+    listening = listen(host, port)
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     server = server_of(retriever_app(opening, limits, access, mcp=mcp))
     opening.start(failed=lambda: setattr(server, "should_exit", True))

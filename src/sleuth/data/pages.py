@@ -15,7 +15,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import BytesIO
@@ -25,6 +24,7 @@ from typing import Any
 
 from sleuth.data.hub import local_file
 from sleuth.data.layouts import TEXTS, first_column, renamed
+from sleuth.data.parquet_worker import limit
 from sleuth.data.rows import FORMATS, Row, rows_and_faults
 from sleuth.host.escapes import one_line
 from sleuth.host.variables import ROW
@@ -97,17 +97,16 @@ def files_below(folder: Path, but: Path | None = None, depth: int = MAX_DEPTH) -
             yield path, "" if entry.name.lower().endswith(KINDS) else "no kind of document that is read"
 
 
-def pages_and_rows(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
-    """(place, name, what is there) of a page or of each row of a file, local or on the hub. The name of a page is that
-    of its file, and of a row what its id begins with. `names` adds names of columns."""
-    return _of_file(local_file(path), name_as_text(path.name), "", names)
+def pages_and_rows(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row | SleuthError]]:
+    """(place, what is there) of a page or of each row of a file, local or on the hub. `names` adds names of columns."""
+    return _of_file(local_file(path), names)
 
 
 def document(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row]]:
     """(place, what is there) of one file of a folder: its page, or its rows. A row of a table without a column of texts
     becomes the text `town: Tarn; people: 300`. Raises SleuthError where it cannot be read."""
     plain = False
-    for at, (where, _, found) in enumerate(_of_file(file, file.name, "", names)):
+    for at, (where, found) in enumerate(_of_file(file, names)):
         if isinstance(found, SleuthError):
             raise found
         if not isinstance(found, Page) and file.name.lower().endswith(TABLES):
@@ -215,10 +214,7 @@ _APART = _Apart()
 def main() -> None:
     """Answers a line `[file, seconds]` with the title and the parts of the file, or what is wrong with it, in JSON."""
     answers, sys.stdout = sys.stdout, sys.stderr  # the libraries may print
-    with suppress(OSError, ValueError):  # no /proc: other systems do not bound addresses either
-        most = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY * ROW.bytes
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit(MEMORY * ROW.bytes, None)
     for line in sys.stdin:
         name, seconds = json.loads(line)
         file, used = Path(name), resource.getrusage(resource.RUSAGE_SELF)
@@ -250,18 +246,16 @@ def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:
         yield " ".join(piece)
 
 
-def _of_file(
-    file: Path, name: str, prefix: str, names: Mapping[str, str]
-) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
+def _of_file(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row | SleuthError]]:
     if file.is_file() and not file.name.lower().endswith(KINDS):
         raise SleuthError(f"{file}: unknown kind of file; its name should end in one of {', '.join(KINDS)}")
     if not file.name.lower().endswith(PAGES):
-        yield from ((where, prefix, row) for where, row in renamed(rows_and_faults(file), names))
+        yield from renamed(rows_and_faults(file), names)
         return
     try:
-        yield str(file), name, read_page(file)
+        yield str(file), read_page(file)
     except SleuthError as error:
-        yield str(file), name, error
+        yield str(file), error
 
 
 def _plain(content: bytes, file: Path) -> tuple[str, list[str]]:

@@ -82,9 +82,9 @@ class Setting(ABC):
         """The text before the policy's first token, with a question mark as the question."""
         return "".join(piece.text for piece in self.frame().open(self.asked_prompt(), Piece(text="?")))
 
-    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> Setting:
-        """The setting for one of a stage's `steps`, given the groups that it `played` in an earlier part of the run, if
-        any, by the numbers of their prompts."""
+    def for_step(self, played: Callable[[], Mapping[int, Group]]) -> Setting:
+        """The setting for a step, given the groups that it `played` in an earlier part of the run, if any, by the
+        numbers of their prompts."""
         return self
 
     def figures(self) -> dict[str, float | None]:

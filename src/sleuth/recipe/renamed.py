@@ -44,7 +44,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
     ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.losses)"),
     ("env", "least_thought_tokens"): Deleted(None, "a thought has the same budget in all steps"),
-    ("reward", "scorer"): Deleted("frozen", "a gain is by the weights at the start of the stage"),
+    ("reward", "scorer"): Deleted("frozen", 'a gain is by the weights its stage starts with; only "answer" has one'),
     ("reward", "decay"): Deleted(None, "a gain is by the weights at the start of the stage"),
     ("reward", "schedule"): Deleted("round_robin", "all pairs of a pool are compared"),
     ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),

@@ -13,7 +13,7 @@ from threading import Lock
 import numpy as np
 
 from sleuth.data.layouts import IDS, QUESTIONS, TEXTS, first_column, id_of, require_passage
-from sleuth.data.pages import Page, pages_and_rows, split_text
+from sleuth.data.pages import Page, name_as_text, pages_and_rows, split_text
 from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.data.rows import Row, checked_text, read_rows, text_of
 from sleuth.host.atomic import replacing_file
@@ -120,11 +120,11 @@ def write_corpus(
 def _passages(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Passage | SleuthError]]:
     """(place, passage or error) of all of a file. A page is split, a row is one passage."""
     is_first = True
-    for where, name, found in pages_and_rows(path, names):
+    for where, found in pages_and_rows(path, names):
         if isinstance(found, SleuthError):
             yield where, found
         elif isinstance(found, Page):
-            yield from ((where, passage) for passage in page_passages(name, found))
+            yield from ((where, passage) for passage in page_passages(name_as_text(path.name), found))
         else:
             if is_first:
                 require_passage(found, where)

@@ -54,7 +54,7 @@ class SearchSetting(Setting):
             clock=self.clock,
         )
 
-    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> SearchSetting:
+    def for_step(self, played: Callable[[], Mapping[int, Group]]) -> SearchSetting:
         """With servers, the setting in which the groups `played` before find what they found."""
         if not self.asks_servers:
             return self

@@ -298,7 +298,7 @@ class ToolSetting(Setting):
         shown = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
         return Setting.asked_prompt(self).replace(TOOLS, shown)
 
-    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ToolSetting:
+    def for_step(self, played: Callable[[], Mapping[int, Group]]) -> ToolSetting:
         """The setting with a record of the results that the groups `played` before got."""
         return replace(self, record=CallRecord(played()))
 

@@ -62,10 +62,7 @@ _pools = partial(StepFigure, part="Pools of `online_dpo`")
 STEPS = (
     _thoughts("gain", "How much likelier a thought made the true suffix than an empty one, in nats a token."),
     _thoughts("swapped_gain", "The same for a thought of another text."),
-    _thoughts(
-        "blank_nll",
-        "Nats a token of the suffix in the baseline, such as behind an empty thought: the most that can be gained.",
-    ),
+    _thoughts("blank_nll", "Nats a token of the suffix behind an empty thought: the most that can be gained."),
     _thoughts("thought_tokens_mean", "Tokens of a thought."),
     _thoughts("closed", "Share of thoughts that the policy closed itself."),
     _thoughts("empty_thoughts", "Share of thoughts without a letter or a digit."),

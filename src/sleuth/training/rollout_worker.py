@@ -180,7 +180,7 @@ class RolloutWorker:
         )
         play = partial(
             rollout.groups,
-            make_env=self.setting.for_step(step, stage.steps, played).env,
+            make_env=self.setting.for_step(played).env,
             samples=stage.samples_per_prompt,
             reward=self.reward,
         )
