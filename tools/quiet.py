@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 COMMANDS = (
-    "init mine",
+    "world world",
+    "init mine --corpus world/corpus.jsonl --questions world/qa_train.jsonl",
     "check recipe mine/recipe.toml",
     "plan mine/recipe.toml",
     "train mine/recipe.toml --set grpo.stop_after=2",
