@@ -41,7 +41,7 @@ class NotLoadedError(HttpClientError):
 
 
 class EndedError(HttpClientError):
-    """The server stopped answering while it took weights from memory, which may have ended it."""
+    """The server stopped answering while it took weights, which may have ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
