@@ -57,10 +57,10 @@ class Ranks:
         work: Callable[[Sequence[Item], int], Awaitable[Sequence[Result]]],
         before: Future[Any] | None = None,
         *,
-        turn: int = 0,
+        step: int = 0,
     ) -> list[Result]:
         """As `dealt`, with work that is awaited. Ranks exchange their results, in a thread, when they have exchanged
-        those that `before` is the future of. Raises SleuthError if the others are at another `turn`."""
+        those that `before` is the future of. Raises SleuthError if the others are at another `step`."""
         mine = self.share(len(items))
         found, error = list[Result](), None
         try:
@@ -71,9 +71,9 @@ class Ranks:
             return self._joined(found, error)
         if before is not None:
             await asyncio.wrap_future(before)
-        return await in_thread(lambda: self._joined(found, error, turn))
+        return await in_thread(lambda: self._joined(found, error, step))
 
-    def _joined(self, mine: list[Result], error: Exception | None, turn: int = 0) -> list[Result]:
+    def _joined(self, mine: list[Result], error: Exception | None, step: int = 0) -> list[Result]:
         """The results of all ranks in rank order, or the error of the first rank that has one."""
         if error is not None:
             raise error

@@ -14,6 +14,7 @@ from sleuth.cli import ask
 from sleuth.learn.models import load_model
 from sleuth.recipe.shipped import find_model
 from sleuth.serve.conversation import NOTHING_FOUND
+from sleuth.types import SleuthError
 
 BEYONCE = "Beyoncé Giselle Knowles was born in Houston, Texas, to Celestine Ann Knowles, a hairdresser and salon owner."
 RHINE = "The Rhine is the longest river in Germany. It rises in the Swiss canton of Graubünden."
@@ -149,6 +150,12 @@ def test_a_model_without_a_protocol_is_asked_in_its_chat_template(folder: Path) 
     assert "tiny-base has no certainty.json: it does not say how sure an answer is" in result.stderr
 
 
+def test_a_closed_stdin_holds_no_question(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(SleuthError, match="no question: sleuth ask FOLDER"):
+        ask.ask(folder)
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -159,6 +166,7 @@ def test_a_model_without_a_protocol_is_asked_in_its_chat_template(folder: Path) 
         (("docs", BORN, "--port", 1), "--port is of the page; add --page"),
         (("docs", BORN, "--engine", "here"), "--engine here: should be http://HOST:PORT"),
         (("docs", BORN, "--model", "./nope"), "--model ./nope: no such folder"),
+        (("docs", "--model", "./nope"), "--model ./nope: no such folder"),  # before stdin is read
     ],
 )
 def test_what_cannot_be_asked_is_one_line(

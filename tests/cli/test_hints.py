@@ -27,7 +27,7 @@ HINTS = {
     "demo --step 50": "--set",
     "train demo --set grpo.steps 50": "see sleuth train -h",
     "ask docs Who built it?": "need quotes; got unexpected extra argument",
-    "ask 'Who built it?'": 'the folder comes first: sleuth ask FOLDER "Who built it?"',
+    "ask 'Who built it?'": "the folder comes first: sleuth ask FOLDER 'Who built it?'",
     "ask docs": 'sleuth ask FOLDER "Who ...?"',
     "ask docs/a.txt Who?": "docs/a.txt: is a file; name its folder",
     "ask empty Who?": "no document with text in this folder",

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -84,15 +85,15 @@ def ask(
         raise SleuthError('the question is empty; sleuth ask FOLDER "Who ...?"')
     require_engine(engine, served_as, {})
     if question is None and " " in str(folder) and not folder.exists():
-        raise SleuthError(f'{folder}: no such folder; the folder comes first: sleuth ask FOLDER "{folder}"')
-    questions = typed() if question is None else iter([question])
-    if question is None and not page and not sys.stdin.isatty():  # before the documents are read
-        if (first := next(filter(str.strip, questions), None)) is None:
-            raise SleuthError('no question: sleuth ask FOLDER "Who ...?", or lines on stdin')
-        questions = chain([first], questions)
+        raise SleuthError(f"{folder}: no such folder; the folder comes first: sleuth ask FOLDER {quote(str(folder))}")
     home = home or home_of(folder)
     name = find_reader(home) if model is None else find_model(model)
     require_inputs([name])
+    questions = typed() if question is None else iter([question])
+    if question is None and not page and not (sys.stdin and sys.stdin.isatty()):  # before the documents are read
+        if (first := next(filter(str.strip, questions), None)) is None:
+            raise SleuthError('no question: sleuth ask FOLDER "Who ...?", or lines on stdin')
+        questions = chain([first], questions)
     listening = listen_here(port, PORT) if page else None
     documents = read_folder(folder, home, quiet=quiet).documents
     note_of_language(home, name)
@@ -179,9 +180,8 @@ def serve_page(agent: Agent, listening: socket) -> None:
 
 def typed() -> Iterator[str]:
     """Questions typed at a prompt or, if stdin is no terminal, one in each of its lines."""
-    if not sys.stdin.isatty():
-        while line := sys.stdin.readline(LONGEST):
-            yield line
+    if not (sys.stdin and sys.stdin.isatty()):  # None if it is closed
+        yield from iter(lambda: sys.stdin.readline(LONGEST), "") if sys.stdin else ()
         return
     import readline  # noqa: F401  # for arrow keys and earlier questions
 

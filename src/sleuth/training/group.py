@@ -71,11 +71,11 @@ class Processes(Ranks):
             raise outcome[1]
         return outcome[0]
 
-    def _joined(self, mine: list[Result], error: Exception | None, turn: int = 0) -> list[Result]:
+    def _joined(self, mine: list[Result], error: Exception | None, step: int = 0) -> list[Result]:
         with self.lock:
-            outcomes = self.all_gather([(mine, None if error is None else _picklable(error, self.rank), turn)])
-        if len(turns := {at for *_, at in outcomes}) > 1:
-            raise SleuthError(f"ranks exchange the results of different steps at once: {sorted(turns)}")
+            outcomes = self.all_gather([(mine, None if error is None else _picklable(error, self.rank), step)])
+        if len(steps := {at for *_, at in outcomes}) > 1:
+            raise SleuthError(f"ranks exchange the results of different steps at once: {sorted(steps)}")
         if self.first and error is not None:
             raise error
         for theirs in (theirs for _, theirs, _ in outcomes if theirs is not None):

@@ -185,7 +185,7 @@ class RolloutWorker:
             reward=self.reward,
         )
         groups = await self._ranks.deal(
-            tasks, lambda mine, at: play(mine, first_prompt=first_prompt + at), before, turn=step
+            tasks, lambda mine, at: play(mine, first_prompt=first_prompt + at), before, step=step
         )
         if any(reward.shuffle for reward in stage.reward) and not self.setting.scores_late:
             return shuffled_scores(groups, key)

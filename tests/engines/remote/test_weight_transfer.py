@@ -60,6 +60,24 @@ def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, po
     assert not pools.folder.exists()
 
 
+def test_a_server_that_loses_weights_which_only_all_ranks_can_read_is_one_line_each_update(
+    servers, pools, learner, monkeypatch
+):
+    lost, other = servers("vllm", "vllm", broadcast=True)
+    engine = pools.open([lost, other])
+    for version in (2, 3):
+        move(learner)
+        with monkeypatch.context() as patched:
+            engine.publish(version)
+            patched.setattr(WeightSource, "at_hand", False)  # as between the updates of several ranks
+            lost.fault(forget=0.0)
+            for _ in range(2):
+                pools.require_learners_turns(engine)
+            line = f"{lost.url} has lost its weights, and waits for those of the next update"
+            assert pools.lines == [line] * (version - 1)
+    assert not pools.folder.exists()
+
+
 # -- the folder instead ------------------------------------------------------------------------------------------------
 
 

@@ -450,7 +450,7 @@ def exchanged(ranks: Ranks, in_order: bool) -> list[list[int] | str]:
             await asyncio.sleep(0.3 if step == ranks.rank else 0.0)
             return [step for _ in mine]
 
-        return await ranks.deal(range(2), work, began[0] if in_order and step else None, turn=step)
+        return await ranks.deal(range(2), work, began[0] if in_order and step else None, step=step)
 
     began = list[Future[Any]]()
     with closing(Background()) as background:

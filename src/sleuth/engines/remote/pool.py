@@ -477,7 +477,7 @@ class PoolEngine:
         if self.limits.interrupts:
             counts["turns_resumed"] = self._resumed
         figures = self._ranks.all_reduce(counts) | {"seconds_publish": self._seconds}
-        for line in self._ranks.all_gather(self._lines):
+        for line in dict.fromkeys(self._ranks.all_gather(self._lines)):
             self._log(line)
         self._lines.clear()
         turns = self._turns[:: max(1, len(self._turns) // TURNS)]

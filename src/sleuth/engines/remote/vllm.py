@@ -140,10 +140,8 @@ class Vllm:
         """By the refusal of a request without an id, which changes nothing and names the field of the id."""
         try:
             await client.post("/init_weight_transfer_engine", {"init_info": {"rank_offset": 1, "world_size": 2}})
-        except FAILED as error:
-            return ID_FIELD in str(error)
-        except HttpClientError:
-            pass
+        except HttpClientError as error:
+            return isinstance(error, FAILED) and ID_FIELD in str(error)
         return False
 
     async def sleep(self, client: HttpClient) -> None:

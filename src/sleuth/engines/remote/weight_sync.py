@@ -48,8 +48,8 @@ GATHERING_SECONDS = 0.02
 PING_SECONDS = 3.0
 LOCK_SECONDS = 0.05  # between attempts at the lock of a server
 INTERRUPT_SECONDS = 1.0
-"""When no interrupted turn has returned for so long, those that are left reached their server after it had paused, and
-would wait for new weights; nobody may wait for them meanwhile. One that was only slow is sampled again by its seed."""
+"""When no interrupted turn has returned for so long, those that are left are taken for turns that reached their server
+after it had paused, which would wait there for new weights. They are sent again."""
 MAX_RELOADS = 3
 """Reloads of one version at a server that has foreign weights (not its initial ones) before the run stops."""
 CHECK_TOKENS = 16
@@ -96,7 +96,7 @@ class EngineReplica:
         self._turns: set[asyncio.Task[tuple[RawCompletion, str | None]]] = set()
         self._interrupting = False
         self._away = False
-        self._in_progress = 0
+        self.turns = 0  # of this rank, under way
         self._current_query: asyncio.Task[str] | None = None
         self._next_query: asyncio.Task[str] | None = None
 
@@ -105,14 +105,9 @@ class EngineReplica:
         return self.server.url
 
     @property
-    def turns(self) -> int:
-        """How many of this rank are under way."""
-        return self._in_progress
-
-    @property
     def is_same_process(self) -> bool:
         """Whether the server cannot have restarted: a request is in progress, and none has failed."""
-        return self._in_progress > 0 and not self.may_have_restarted
+        return self.turns > 0 and not self.may_have_restarted
 
     async def write(
         self, tokens: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
@@ -163,7 +158,7 @@ class EngineReplica:
         self, tokens: Sequence[int], sampling: Sampling, limit: int, eos_ids: Collection[int]
     ) -> tuple[RawCompletion, str | None]:
         api, loads, before = self.api, self.loads, self.label
-        self._in_progress += 1
+        self.turns += 1
         try:
             body = api.body(tokens, sampling, limit=limit, eos_ids=eos_ids)
             try:
@@ -190,7 +185,7 @@ class EngineReplica:
         except MALFORMED as error:
             raise SleuthError(f"{self.url}: an answer that cannot be used ({type(error).__name__}: {error})") from None
         finally:
-            self._in_progress -= 1
+            self.turns -= 1
 
     async def ping(self) -> str | None:
         """None if the server answers a request that its engine has no part in, else the reason. One that answers again
@@ -273,6 +268,7 @@ class WeightSync:
         self._log = log
         self._ranks = ranks
         self.ways = Ways(transfer=transfer)
+        self._without = set[str]()  # URLs of servers that lost the newest weights, and wait for the next ones
         self._published: Published | None = None
 
     def write(self, version: int) -> Published:
@@ -292,6 +288,7 @@ class WeightSync:
     def adopt(self, published: Published) -> None:
         """Makes them the weights that every server should have; no turn may be under way."""
         self._published = published
+        self._without.clear()
 
     @property
     def published(self) -> Published:
@@ -408,34 +405,39 @@ class WeightSync:
         if by is not None:
             try:
                 if by != "as adapters":
-                    self._require_at_hand()
+                    self._require_at_hand(replica)
                 elif replica.label != await replica.weights():  # new to this stage, or restarted
-                    await api.load(replica.client, self._base())
+                    await api.load(replica.client, self._base(replica))
                 await api.receive(replica.client, published, self.source, by)
                 replica.api = replace(api, adapter=published.label if by == "as adapters" else "")
                 return True
             except (NotLoadedError, EndedError) as error:
-                self._require_at_hand()
+                self._require_at_hand(replica)
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
                 self.ways.transfer = None
                 if isinstance(error, EndedError):
                     raise
         replica.api = replace(api, adapter="")
         if not self.ways.written:
-            self._require_at_hand()
+            self._require_at_hand(replica)
             self._publish(published.version, "merged")
             self.ways.written = True
         return False
 
-    def _require_at_hand(self) -> None:
-        """Raises UnavailableError where the weights can be read only together with other ranks, which play episodes."""
+    def _require_at_hand(self, replica: EngineReplica) -> None:
+        """Raises UnavailableError, and logs it once, where only all ranks together can read the weights, and they play
+        episodes."""
         if not self.source.at_hand:
-            raise UnavailableError("has lost its weights, and waits for those of the next update")
+            why = "has lost its weights, and waits for those of the next update"
+            if replica.url not in self._without:
+                self._without.add(replica.url)
+                self._log(f"{replica.url} {why}")
+            raise UnavailableError(why)
 
-    def _base(self) -> Published:
+    def _base(self, replica: EngineReplica) -> Published:
         """The weights to which the adapters are added, whole, which a server takes before the first of them."""
         if self.ways.base is None or not self.ways.base.path.exists():
-            self._require_at_hand()
+            self._require_at_hand(replica)
             self.ways.base = self._publish(self.published.version, "base")
         return self.ways.base
 
