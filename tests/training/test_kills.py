@@ -136,7 +136,7 @@ def survives_with_its_servers(kills: int, recipe: Path, place: Path, servers: li
                 time.sleep(draw.uniform(0, lasted / 2))
                 if process.poll() is None:
                     change()
-            if process.poll() == 2 and "engine.urls" in errors_of(folder).read_text():
+            if process.poll() in (1, 2) and "engine.urls" in errors_of(folder).read_text():
                 continue  # the servers restarted while the run asked what they can do
             if process.poll() is not None:
                 assert process.poll() == 0, errors_of(folder).read_text()
