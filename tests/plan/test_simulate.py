@@ -34,14 +34,6 @@ def test_turns_of_a_server_share_it_and_wait_for_its_slots():
     assert simulate(read, SPLIT).step == pytest.approx(3.5 + 10 * 0.05)
 
 
-def test_a_prompt_that_is_being_read_when_an_update_comes_is_read_again_after_it():
-    short, long = [[(10, 10, False)]], [[(50, 10, False)]]  # read in 1 and in 5 s
-    parts = replace(EVEN, groups=[short, long], prefill=0.1, publishes=[10.0])
-    found = simulate(parts, replace(SPLIT, prompts=1, samples=1, lag=2), steps=2, whole=True)
-    first, second = (1 + 1) + 2 + 10, (5 + 1) + 2 + 10
-    assert found.step == pytest.approx((first + second) / 2)
-
-
 def test_the_time_of_a_step_with_a_long_tail_is_that_of_its_longest_episode():
     ragged = replace(EVEN, groups=[[[(10, 10, False)]] * 3 + [[(10, 90, False)]]], publishes=[0.0])
     assert simulate(ragged, SPLIT).step == pytest.approx(2.0 + 9.0)

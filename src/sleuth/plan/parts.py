@@ -34,10 +34,11 @@ class Parts:
     """What steps are made of; times are in seconds.
 
     `groups` are episodes by their groups; `token(n)` is the time of a token at a server with n turns under way, and
-    `prefill` that of a token that it reads; a turn takes one of `slow` times as long, which are those of one step while
-    a step lasts. Retriever and judges answer one after the other, as fast as they did together: a search takes one of
-    `searches`, each of the `questions` of a group one of `judges`. A turn takes one of `client` in the process that
-    sends it, a step one of `updates` on one rank and one of `publishes`."""
+    `prefill` that of a token that it reads; a turn takes one of `slow` times as long, which are those
+    of one step while a step lasts. Retriever and judges answer one
+    after the other, as fast as they did together: a search takes one of `searches`, each of the `questions` of a group
+    one of `judges`. A turn takes one of `client` in the process that sends it, a step one of `updates` on one rank and
+    one of `publishes`."""
 
     groups: Sequence[Sequence[Sequence[Turn]]]
     token: Callable[[int], float]

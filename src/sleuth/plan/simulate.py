@@ -90,16 +90,15 @@ class _Server:
 
     def __init__(self, token: Callable[[int], float], slots: int, loop: asyncio.AbstractEventLoop) -> None:
         self.free, self.in_flight, self.worked, self.version = asyncio.Semaphore(slots), 0, 0.0, 0
-        self._token, self._numbers, self._loop, self.is_open = token, itertools.count(), loop, asyncio.Event()
+        self.is_open = asyncio.Event()
         self.is_open.set()
+        self._token, self._numbers, self._loop = token, itertools.count(), loop
         self._given = self._since = 0.0  # tokens of a turn that was always there, and when it had them
         self._ends: list[tuple[float, int, float, asyncio.Future[float]]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     async def write(self, tokens: float, slow: float) -> float:
         """The tokens of a turn that are left when it ends, or when an update interrupts it."""
-        if not self.is_open.is_set():  # an update came while the prompt was read
-            return tokens
         ended: asyncio.Future[float] = self._loop.create_future()
         self._advance()
         heappush(self._ends, (self._given + slow * tokens, next(self._numbers), slow, ended))
