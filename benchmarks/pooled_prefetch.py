@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,7 @@ from sleuth.engines.launch import Launch, ServerProcess, end_all, free_ports, st
 from sleuth.evaluation.intervals import bounded_mean, paired_bootstrap
 from sleuth.plan.parts import Parts, measured_parts
 from sleuth.plan.simulate import Split, simulate
+from sleuth.types import SleuthError
 
 UNCORRECTED = ("stage.0.loss.old_logprobs=learner", "stage.0.loss.tis_cap=0.01")
 """The recipe must have a correction. A cap that far below 1 gives nearly every token the same weight, and Adam does not
@@ -180,4 +182,7 @@ def simulated(parts: Parts, split: Split) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SleuthError as error:
+        sys.exit(f"error: {error}")
