@@ -69,8 +69,8 @@ def serve(
 ) -> None:
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
-    GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches; GET /v1/models,
-    /health. The protocol is the checkpoint's own. With --engine, a server generates.
+    GET / is the page; POST /v1/chat/completions asks the agent with its searches; GET /v1/models, /health. The protocol
+    is the checkpoint's own. With --engine, a server generates.
     """
     require_passages(index, "--url", url or [])
     require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": cache_memory})
