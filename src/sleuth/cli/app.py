@@ -214,6 +214,7 @@ STRUCK = {
     "sleuth index --remove": "`sleuth index CORPUS DIR` with the corpus that is left",
     "sleuth get --from": "`sleuth index CORPUS DIR`",
     "sleuth get --encoder": "`sleuth index CORPUS DIR --kind dense --encoder MODEL`",
+    "sleuth get --plan": "the table of docs/how-to/retrieval.md",
     "sleuth get --questions": "`sleuth search DIR --questions FILE`",
 }
 """Former verbs and options, and those that became required, and what to write."""
