@@ -46,8 +46,8 @@ def test_merge_prints_what_it_wrote_and_the_next_command(actor: Path, tmp_path: 
         f"{out}: 13 tensors, 9,120 parameters, float32, 36.5 kB in 1 file\nNext: sleuth eval {out} --questions FILE\n"
     )
     assert AutoModelForCausalLM.from_pretrained(out).dtype == torch.float32
-    small = printed_json("merge", actor, tmp_path / "small", "--dtype", "bfloat16", "--max-shard-size", "8KB")
-    counts = {"ranks": 1, "tensors": 13, "parameters": 9120, "bytes": 18240, "files": 3}
+    small = printed_json("merge", actor, tmp_path / "small", "--dtype", "bfloat16")
+    counts = {"ranks": 1, "tensors": 13, "parameters": 9120, "bytes": 18240, "files": 1}
     assert small == counts | {"folder": str(tmp_path / "small"), "dtype": "bfloat16"}
 
 
@@ -169,7 +169,7 @@ def test_a_model_that_is_merged_keeps_its_protocol_and_card(tmp_path: Path) -> N
     assert (tmp_path / "other" / "protocol.json").read_bytes() != (ours / "protocol.json").read_bytes()
 
 
-@pytest.mark.parametrize("arguments", [("gone", "out"), ("actor", "actor"), ("actor", "out", "--max-shard-size", "x")])
+@pytest.mark.parametrize("arguments", [("gone", "out"), ("actor", "actor")])
 def test_a_mistake_is_one_line_and_status_2(
     actor: Path, tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

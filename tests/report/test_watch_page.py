@@ -31,7 +31,7 @@ from sleuth.types import SleuthError
 
 RECIPE = load_recipe(Path(__file__).parents[2] / "recipes" / "demo.toml")
 STEPS = RECIPE.stage[1].last_step  # pyright: ignore
-LOOPBACK = access_of("127.0.0.1", api_key=None, insecure=False, per_client=None)
+LOOPBACK = access_of("127.0.0.1", api_key=None, insecure=False)
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
 

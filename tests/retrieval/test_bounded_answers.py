@@ -1,10 +1,9 @@
-"""Servers whose answers are too large, or become so when they are decompressed."""
+"""Servers whose answers are too large, or compressed."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -60,28 +59,17 @@ def search(url: str) -> list[list[str]]:
     return [[passage.text for passage in ranked] for ranked in found]
 
 
-@pytest.mark.parametrize(
-    ("body", "encodings"),
-    [
-        (RESULT, ()),
-        (gzip.compress(RESULT, mtime=0), ("gzip",)),
-        (zlib.compress(RESULT), ("deflate",)),
-        (RESULT, ("identity",)),
-    ],
-)
-def test_ordinary_answers_are_read_also_compressed(body: bytes, encodings: tuple[str, ...]) -> None:
-    with answering(body, *encodings) as url:
+@pytest.mark.parametrize("encodings", [(), ("identity",)])
+def test_ordinary_answers_are_read(encodings: tuple[str, ...]) -> None:
+    with answering(RESULT, *encodings) as url:
         assert search(url) == [["a town"]]
         assert ask_within(10, "GET", url).json()["result"][0][0]["score"] == 1.0
 
 
-@pytest.mark.parametrize(("body", "encodings"), [(LARGE, ()), (gzip.compress(LARGE, mtime=0), ("gzip",))])
-def test_a_large_answer_is_a_failure_that_names_the_bound(
-    body: bytes, encodings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_answer_is_a_failure_that_names_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLEUTH_MAX_ANSWER_MB", "1")
     line = "the answer is larger than 1 MB; SLEUTH_MAX_ANSWER_MB in the environment raises this bound"
-    with answering(body, *encodings) as url:
+    with answering(LARGE) as url:
         with pytest.raises(RetrievalFailed, match=line):
             search(url)
         with pytest.raises(SleuthError, match=line):
@@ -90,8 +78,7 @@ def test_a_large_answer_is_a_failure_that_names_the_bound(
             asyncio.run(HttpClient(url, seconds=10).get("/"))
 
 
-@pytest.mark.parametrize("encodings", [("gzip, gzip",), ("gzip", "gzip"), ("br",), ("zstd",), ("nonsense",)])
-def test_encodings_without_a_bound_on_their_growth_are_refused(encodings: tuple[str, ...]) -> None:
-    packed = gzip.compress(gzip.compress(RESULT))
-    with answering(packed, *encodings) as url, pytest.raises(RetrievalFailed, match="encoded as"):
+@pytest.mark.parametrize("encoding", ["gzip", "br", "nonsense"])
+def test_a_compressed_answer_is_refused(encoding: str) -> None:
+    with answering(gzip.compress(RESULT), encoding) as url, pytest.raises(RetrievalFailed, match="encoded as"):
         search(url)

@@ -54,50 +54,29 @@ def answers(folder: Path) -> list[list[Passage]]:
     return asyncio.run(Bm25(folder).search(["town 5", "near 30", "lies", "96"], 20))
 
 
-@pytest.fixture
-def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All writers take part, though the corpus is small."""
-    monkeypatch.setattr(bm25, "ALONE", 700)
-    monkeypatch.setattr(bm25, "BLOCK", 30)
-
-
-@pytest.mark.usefixtures("in_turns")
-def test_several_writers_make_one_index_that_answers_like_that_of_one(
-    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_corpus(MANY)
-    monkeypatch.setattr(Bm25Writer, "every", 500)  # many segments, which are merged
-    card = build_index(path, tmp_path / "many")
-    monkeypatch.setattr(bm25, "ALONE", 10**6)
-    assert build_index(path, tmp_path / "alone") == card
-    assert answers(tmp_path / "many") == answers(tmp_path / "alone")
-    assert Bm25(tmp_path / "many")._searcher.num_segments == 1
-    assert not [path for path in (tmp_path / "many").iterdir() if path.is_dir()]
-
-
-@pytest.mark.usefixtures("in_turns", "often")
-def test_a_kill_between_the_commits_of_two_writers_loses_and_doubles_nothing(
+@pytest.mark.usefixtures("often")
+def test_a_kill_before_a_commit_loses_and_doubles_nothing(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_corpus(MANY)
     build_index(path, tmp_path / "whole")
-    commit, committed = bm25._Part.commit, list[int]()
+    checkpoint = Bm25Writer.checkpoint
 
-    def killed(part: bm25._Part) -> None:
-        committed.append(part.number)
-        if len(committed) > 6 and part.number != 1:  # at the second checkpoint only writer 1 gets that far
+    def killed(writer: Bm25Writer) -> None:
+        if writer.done > 1000:
+            writer._passages.flush()
             raise KilledError
-        commit(part)
+        checkpoint(writer)
 
-    monkeypatch.setattr(bm25._Part, "commit", killed)
+    monkeypatch.setattr(Bm25Writer, "checkpoint", killed)
     with pytest.raises(KilledError):
         build_index(path, tmp_path / "index")
-    monkeypatch.setattr(bm25._Part, "commit", commit)
+    monkeypatch.setattr(Bm25Writer, "checkpoint", checkpoint)
+    Counting.fed = 0
     build_index(path, tmp_path / "index")
+    assert Counting.fed == 3000, "the first thousand were there"
     assert answers(tmp_path / "index") == answers(tmp_path / "whole")
-    with pytest.raises(KilledError):
-        build_index(path, tmp_path / "late", stop_at(4000))
-    monkeypatch.setattr(bm25, "IndexCard", None)  # killed after joining, before the card
+    monkeypatch.setattr(bm25, "IndexCard", None)  # killed after the last commit, before the card
     with pytest.raises(TypeError):
         build_index(path, tmp_path / "late")
     monkeypatch.undo()
@@ -123,10 +102,10 @@ def test_an_unfinished_index_of_another_corpus_is_restarted(
 def test_a_full_disk_is_an_error_of_the_system_that_names_the_folder(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    def commit(part: bm25._Part) -> None:
+    def checkpoint(writer: Bm25Writer) -> None:
         raise kind("An IO error occurred: 'No space left on device (os error 28)'")
 
-    monkeypatch.setattr(bm25._Part, "commit", commit)
+    monkeypatch.setattr(Bm25Writer, "checkpoint", checkpoint)
     with pytest.raises(OSError, match="No space left on device") as caught:
         build_index(write_corpus(MANY), tmp_path / "index")
     assert (caught.value.errno, caught.value.filename) == (28, str(tmp_path / "index.partial"))

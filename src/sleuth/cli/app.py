@@ -204,6 +204,8 @@ def _options(verb: Any, words: Sequence[str]) -> dict[str, str]:
 
 STRUCK = {
     "sleuth eval-suite": "`sleuth eval MODEL --suite FOLDER`",
+    "sleuth eval --ask-with": "a row without `prompt`, if the question alone is to be asked",
+    **{f"sleuth {verb} --cache-memory": "`--slots` with fewer" for verb in ("eval", "serve")},
     "sleuth reasoning": '`sleuth train` with a stage of kind = "reason"',
     "sleuth annotate thoughts": '`sleuth train` with a stage of kind = "annotate"',
     "sleuth train --push": '`hf upload OWNER/NAME CHECKPOINT --private --exclude "state/*"`',
@@ -212,8 +214,11 @@ STRUCK = {
     "sleuth init --task": "`sleuth recipes NAME > mine.toml`, such as refiner_0.6b_single_gpu or thinking_0.6b",
     "sleuth index --add": "`sleuth index CORPUS DIR` with the whole corpus; of a folder it reads what changed",
     "sleuth index --remove": "`sleuth index CORPUS DIR` with the corpus that is left",
+    **{f"sleuth {verb} --per-client": "a proxy that limits clients" for verb in ("serve", "retriever", "watch")},
+    "sleuth merge --max-shard-size": "`sleuth merge` without it: files have 2 GB at most",
     "sleuth get --from": "`sleuth index CORPUS DIR`",
     "sleuth get --encoder": "`sleuth index CORPUS DIR --kind dense --encoder MODEL`",
+    "sleuth get --plan": "the table of docs/how-to/retrieval.md",
     "sleuth get --questions": "`sleuth search DIR --questions FILE`",
 }
 """Former verbs and options, and those that became required, and what to write."""

@@ -31,7 +31,6 @@ def merge(
     untie: Annotated[
         bool, Option("--untie", help="Write output weights that the model ties to its input, for vLLM on a CPU.")
     ] = False,
-    max_shard_size: Annotated[str, Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
     like: Annotated[
         Path | None, Option(metavar="RECIPE", help="Write the protocol of this recipe, and a model card, into OUT.")
     ] = None,
@@ -61,7 +60,6 @@ def merge(
     from sleuth.episodes.protocol import ProtocolCard
     from sleuth.host.cards import prepare_card
     from sleuth.host.disk import shown
-    from sleuth.host.memory import parse_size
     from sleuth.learn.models import load_outline
     from sleuth.runs.checkpoints import CARD
     from sleuth.runs.model_card import converted_card
@@ -83,7 +81,6 @@ def merge(
             config=config,
             dtype=getattr(torch, dtype) if dtype else None,
             untie=untie,
-            max_file_bytes=parse_size(max_shard_size),
             protocol=protocol,
             card=card,
             progress=progress,

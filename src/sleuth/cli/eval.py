@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ASKED = {
     *("index", "retriever", "engine", "served_as", "dialect", "prompt", "prompt_role", "context", "samples"),
-    *("forced_search", "closed_book", "scorer", "slots", "cache_memory", "dtype", "allow_code"),
+    *("forced_search", "closed_book", "scorer", "slots", "dtype", "allow_code"),
 }
 """The options of how a model is asked."""
 
@@ -48,10 +48,6 @@ def evaluate(
         int | None,
         Option(min=1, help="Of a suite: ask so many questions of each set, chosen by their ids: always the same."),
     ] = None,
-    ask_with: Annotated[
-        Literal["question", "prompt"] | None,
-        Option(help="Ask with the row's question or its whole message. [default: as the model was trained]"),
-    ] = None,
     index: options.Index = None,
     retriever: options.Retrievers = None,
     dialect: options.Dialect = None,
@@ -66,7 +62,6 @@ def evaluate(
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
     slots: options.Slots = DEFAULT_SLOTS,
-    cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
     allow_code: options.AllowCode = False,
     out: options.Out = None,
@@ -107,7 +102,7 @@ def evaluate(
     if suite is None:
         require_unset({"--per-set": per_set}, "is for --suite; --limit asks the first questions of a file")
     else:
-        of_file = {"--ask-with": ask_with, "--limit": limit, "--judge": judge, "--reward": reward, "--rows": rows}
+        of_file = {"--limit": limit, "--judge": judge, "--reward": reward, "--rows": rows}
         require_unset(of_file, "is for a file of questions; leave it out with --suite")
         require_suite(suite)
     if rows is not None and rows.suffix != ".jsonl":
@@ -133,7 +128,7 @@ def evaluate(
     if judge is not None and judging is not None:
         examined = accurate_judge(judging, judge, ["claims"])
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
-    with_prompt = (ask_with or (card.ask_with if card else "question")) == "prompt"
+    with_prompt = card is not None and card.ask_with == "prompt"
     answered = card is None or not card.has_own_score
     tasks = load_questions(questions, with_prompt=with_prompt, answered=answered)[:limit]
     session = _open(model, tasks, asked, (), out)
@@ -174,8 +169,7 @@ def _require_asked(model: str, questions: Path | None, asked: dict[str, Any]) ->
         searching = {"--index": index, "--retriever": urls or None, "--forced-search": forced}
         require_unset(searching, "has no effect with --closed-book, which allows no search; remove one of them")
     require_passages(index, "--retriever", urls or [])
-    local = {"--dtype": asked["dtype"], "--cache-memory": asked["cache_memory"]}
-    require_engine(asked["engine"], asked["served_as"], local)
+    require_engine(asked["engine"], asked["served_as"], {"--dtype": asked["dtype"]})
     require_inputs([model], questions=questions, index=index)
 
 

@@ -37,7 +37,6 @@ def get(
         ),
     ] = None,
     kind: Annotated[Literal["bm25", "dense"], Option(help="Index of words, or of the published vectors.")] = "bm25",
-    plan: Annotated[bool, Option("--plan", help="Only print what each kind of index costs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Download a corpus with its index, or a test set, by name.
@@ -47,7 +46,6 @@ def get(
     also of the published vectors (--faiss).
     """
     from sleuth.data.catalogue import find_entry
-    from sleuth.retrieval.costs import index_plan
 
     if name is None:
         return _list(as_json)
@@ -55,12 +53,8 @@ def get(
     place = folder / "index" if folder else entry.index(kind)
     folder = folder or Path("data") / name
     if not entry.is_corpus:
-        given = {"--plan": plan or None, "--kind": kind if kind != "bm25" else None}
-        require_unset(given, f"is for a corpus, and {name} is questions")
+        require_unset({"--kind": kind if kind != "bm25" else None}, f"is for a corpus, and {name} is questions")
         return _get_questions(entry, folder, as_json)
-    if plan:
-        record, lines = index_plan(entry.passages, entry.width)
-        return show(as_json, record, *lines)
     record = _get_corpus(entry, folder, place, kind)
     show(as_json, record, *_lines(record))
 
@@ -104,7 +98,6 @@ def _get_corpus(entry: Entry, folder: Path, place: Path, kind: Literal["bm25", "
     from sleuth.data.catalogue import fetch_vectors, find_entry, needs_of
     from sleuth.data.hub import download
     from sleuth.retrieval.bm25 import build_index
-    from sleuth.retrieval.costs import index_plan
     from sleuth.retrieval.open_index import open_index
     from sleuth.retrieval.vectors import load_faiss
     from sleuth.runs.progress import progress_bar
@@ -114,7 +107,6 @@ def _get_corpus(entry: Entry, folder: Path, place: Path, kind: Literal["bm25", "
         load_faiss()  # before hours of downloading
     needed = needs_of(entry, folder, dense=dense)
     typer.echo(f"{entry.name}: {needed.line(folder)}", err=True)
-    typer.echo("\n".join(index_plan(entry.passages, entry.width)[1]), err=True)
     corpus = download(needed.corpus, folder, progress_bar)
     vectors = fetch_vectors(needed.vectors, folder, progress_bar) if dense else None
     tasks = _questions_of(find_entry(entry.questions), folder)[1]

@@ -33,12 +33,9 @@ ApiKey = Annotated[
     ),
 ]
 Insecure = Annotated[bool, Option("--insecure", help="Let other machines connect without a key.")]
-PerClient = Annotated[
-    int | None, Option(min=1, help="Requests of one address at once; further ones are refused with 429.")
-]
 
 
-def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int | None) -> Access:
+def access_of(host: str, *, api_key: str | None, insecure: bool) -> Access:
     """Who may ask a server at `host`. Raises SleuthError if other machines could without a key, unless `insecure`."""
     from sleuth.serve.access import Access, known_names
 
@@ -54,7 +51,7 @@ def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int
             f"--host {host} lets other machines connect: export {KEY_VARIABLE}=... first, a key that their requests "
             "must carry, or say --insecure"
         )
-    return Access(hosts=hosts, key=key, per_client=per_client)
+    return Access(hosts=hosts, key=key)
 
 
 def listen(host: str, port: int, options: str = "") -> socket.socket:
@@ -88,15 +85,13 @@ def address_of(host: str, listening: socket.socket) -> str:
 
 
 def server_of(app: Any) -> Any:
-    """A uvicorn server of `app`, whose connections are bounded."""
+    """A uvicorn server of `app`."""
     import uvicorn
-
-    from sleuth.serve.connection import BoundedConnection
 
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=BoundedConnection,
+            http="httptools",
             ws="none",
             log_level="warning",
             access_log=False,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, server_of
+from sleuth.cli.http_server import ApiKey, Host, Insecure, access_of, address_of, listen, server_of
 from sleuth.cli.http_server import run as serve_until_stopped
 from sleuth.terminal.options import AllowCode, AsJson
 from sleuth.terminal.tables import Column, folded, print_columns, show
@@ -64,7 +64,6 @@ def watch(
     host: Host = "127.0.0.1",
     api_key: ApiKey = None,
     insecure: Insecure = False,
-    per_client: PerClient = None,
 ) -> None:
     """Serve the reports of runs under way, always up to date.
 
@@ -76,7 +75,7 @@ def watch(
 
     reports = live_reports(runs)
     listening = listen(host, port)
-    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
+    access = access_of(host, api_key=api_key, insecure=insecure)
     server = server_of(watch_app(reports, access))
     typer.echo(f"{', '.join(map(str, runs))}: at {address_of(host, listening)}/ until Ctrl-C")
     serve_until_stopped(server, listening)

@@ -13,7 +13,6 @@ from sleuth.cli.http_server import (
     ApiKey,
     Host,
     Insecure,
-    PerClient,
     access_of,
     address_of,
     listen,
@@ -47,7 +46,6 @@ def serve(
         str | None, Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
     ] = None,
     slots: Annotated[int, Option(min=1, help="Conversations at once at most.")] = 64,
-    cache_memory: options.CacheMemory = None,
     waiting: Annotated[
         int, Option(min=0, help="Conversations that may wait; further ones are refused with 429.")
     ] = 256,
@@ -65,17 +63,16 @@ def serve(
     allow_code: options.AllowCode = False,
     api_key: ApiKey = None,
     insecure: Insecure = False,
-    per_client: PerClient = None,
 ) -> None:
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
-    GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches; GET /v1/models,
-    /health. The protocol is the checkpoint's own. With --engine, a server generates.
+    GET / is the page; POST /v1/chat/completions asks the agent with its searches; GET /v1/models, /health. The protocol
+    is the checkpoint's own. With --engine, a server generates.
     """
     require_passages(index, "--url", url or [])
-    require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": cache_memory})
+    require_engine(engine, served_as, {"--dtype": dtype})
     listening = listen(host, port)
-    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
+    access = access_of(host, api_key=api_key, insecure=insecure)
     require_inputs([model], questions=questions, index=index)
     from sleuth.data.questions import load_questions
 
@@ -97,7 +94,6 @@ def serve(
         forced_search=forced_search,
         context=context,
         slots=slots,
-        cache_memory=cache_memory,
         dtype=dtype,
         engine=engine,
         served_as=served_as,
@@ -131,7 +127,6 @@ def retriever(
     ] = "cpu",
     api_key: ApiKey = None,
     insecure: Insecure = False,
-    per_client: PerClient = None,
 ) -> None:
     """Serve an index over HTTP, for Sleuth and other trainers.
 
@@ -145,7 +140,7 @@ def retriever(
     limits = Limits(seconds=max_seconds)
     opening = IndexLoader(folder, device)
     listening = listen(host, port)
-    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
+    access = access_of(host, api_key=api_key, insecure=insecure)
     server = server_of(retriever_app(opening, limits, access, mcp=mcp))
     opening.start(failed=lambda: setattr(server, "should_exit", True))
     address = address_of(host, listening)

@@ -8,10 +8,7 @@ process group. A class that is not in `STAND_INS` is refused.
 from __future__ import annotations
 
 import pickle
-import pickletools
 import re
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +17,7 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import serialization
 
-from sleuth.host.variables import PICKLE
 from sleuth.types import SleuthError
-
-MAX_DEPTH = 100
-"""Of containers in containers in a pickle; those of state dicts have about ten."""
 
 
 class Inert:
@@ -137,7 +130,6 @@ def load_inert(path: Path) -> Mapping[str, Any]:
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise SleuthError(f"{path}: is not a file")
     path.open("rb").close()  # raises OSError before the errors below are taken for a damaged file
-    _check_archive(path)
     try:
         with _only_stand_ins():
             contents = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
@@ -146,40 +138,6 @@ def load_inert(path: Path) -> Mapping[str, Any]:
     if not isinstance(contents, Mapping):
         raise SleuthError(f"{path}: contains a {type(contents).__name__}, expected a state dict (name -> tensor)")
     return contents
-
-
-def _check_archive(path: Path) -> None:
-    """Raises SleuthError for an archive whose pickle would take much memory or time: compressed, large or deeply
-    nested. Others that cannot be read are left to torch."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise SleuthError(f"{path}: holds compressed data, which torch.save does not write; not loaded")
-            records = [entry for entry in entries if "/data/" not in entry.filename]
-            for entry in records:
-                if entry.file_size > PICKLE.bytes:
-                    raise SleuthError(f"{path}: its {Path(entry.filename).name} is {PICKLE.exceeded()}")
-            pickles = [archive.read(entry) for entry in records if entry.filename.endswith("/data.pkl")]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError):
-        return
-    for content in pickles:
-        if _depth(content) > MAX_DEPTH:
-            raise SleuthError(f"{path}: its pickle nests more than {MAX_DEPTH} containers; not loaded")
-
-
-def _depth(content: bytes) -> int:
-    """The most containers that are open at once in a pickle, as far as it can be parsed and up to the bound."""
-    deepest = depth = 0
-    try:
-        for opcode, _, _ in pickletools.genops(content):
-            depth = depth + 1 if opcode.name == "MARK" else depth - (pickletools.markobject in opcode.stack_before)
-            deepest = max(deepest, depth)
-            if deepest > MAX_DEPTH:
-                break
-    except Exception:  # a damaged pickle may raise anything; torch names what is wrong
-        pass
-    return deepest
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from sleuth.answers.factory import answer_scorer_of, reward_spec_of
 from sleuth.convert.layouts import WholeTensor, assemble_tensor
@@ -26,24 +27,11 @@ from sleuth.runs.checkpoints import CARD
 from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 2 * 10**9
+"""Of the tensors of a file, which are in memory while it is written; a larger tensor has a file of its own."""
 CONFIG = "config.json"
 ROWS_BYTES = 2**24
-"""Approximate number of bytes that are assembled in memory before they are written."""
+"""Approximate number of bytes of a block of rows."""
 INDEX = "model.safetensors.index.json"
-DTYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +53,6 @@ def merge_shards(
     config: Path | None = None,
     dtype: torch.dtype | None = None,
     untie: bool = False,
-    max_file_bytes: int = MAX_FILE_BYTES,
     protocol: ProtocolCard | None = None,
     card: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -91,7 +78,7 @@ def merge_shards(
     folder = out.resolve()  # "." has no name for the temporary folder
     with replacing_folder(folder) as partial, recognising_full_disk(folder.parent):
         require_free(folder.parent, total + SLACK)
-        files = write_weights(partial, weights, dtype=dtype, max_file_bytes=max_file_bytes, progress=progress)
+        files = write_weights(partial, weights, dtype=dtype, progress=progress)
         copy_companions(blueprint.folder, partial, most, untie=untie)
         if untie and (tied := read_blueprint(partial).tied):
             raise SleuthError(f"{blueprint.folder / CONFIG}: {', '.join(tied)} stays tied without tie_word_embeddings")
@@ -119,9 +106,8 @@ def assemble_weights(shards: Shards, blueprint: Blueprint) -> dict[str, WholeTen
         for name, saved in saved_names.items()
     }
     for name, whole in wholes.items():
-        if whole.dtype not in DTYPE_NAMES:
-            dtype = dtype_name(whole.dtype)
-            raise SleuthError(f"{shards.source}: {name} is {dtype}, which safetensors files do not support")
+        if whole.dtype.is_complex:
+            raise SleuthError(f"{shards.source}: {name} is {dtype_name(whole.dtype)}, and weights are real numbers")
         if name in blueprint.tied and not _equal(whole, wholes[blueprint.tied[name]]):
             raise SleuthError(
                 f"{shards.source}: {name} differs from {blueprint.tied[name]}, and {blueprint.folder / 'config.json'} "
@@ -177,11 +163,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# -- safetensors files -------------------------------------------------------------------------------------------------
-# Eight bytes with the length of a JSON header, the header with the offsets of each tensor, and the tensors. They are
-# written a few rows at a time, which takes almost no memory.
-
-
 def stored_dtype(whole: WholeTensor, dtype: torch.dtype | None) -> torch.dtype:
     """The dtype in which a tensor is written: its own, or `dtype` if it is floating-point and `dtype` is given."""
     return dtype if dtype is not None and whole.dtype.is_floating_point else whole.dtype
@@ -197,12 +178,10 @@ def write_weights(
     weights: Mapping[str, WholeTensor],
     *,
     dtype: torch.dtype | None,
-    max_file_bytes: int,
     progress: Callable[[int, int], None],
 ) -> int:
-    """Writes `model*.safetensors`, with an index if there are several; returns their number. A file has at most
-    `max_file_bytes` of tensors, or a single larger tensor."""
-    files = list(_shards(weights, dtype, max_file_bytes))
+    """Writes `model*.safetensors`, with an index if there are several; returns their number."""
+    files = list(_files(weights, dtype))
     names = [f"model-{number:05d}-of-{len(files):05d}.safetensors" for number in range(1, len(files) + 1)]
     if len(files) == 1:
         names = ["model.safetensors"]
@@ -213,44 +192,28 @@ def write_weights(
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     done = 0
     for name, shard in zip(names, files, strict=True):
-        for _ in _write_file(folder / name, shard, dtype):
+        tensors: dict[str, torch.Tensor] = {}
+        for tensor, whole in shard.items():
+            rows = whole.rows(0, whole.num_rows).reshape(whole.shape)
+            tensors[tensor] = rows.to(stored_dtype(whole, dtype)).contiguous()
             done += 1
             progress(done, len(weights))
+        save_file(tensors, folder / name, metadata={"format": "pt"})
     return len(files)
 
 
-def _shards(
-    weights: Mapping[str, WholeTensor], dtype: torch.dtype | None, max_bytes: int
-) -> Iterator[dict[str, WholeTensor]]:
+def _files(weights: Mapping[str, WholeTensor], dtype: torch.dtype | None) -> Iterator[dict[str, WholeTensor]]:
     """The tensors of each file, in order."""
     file: dict[str, WholeTensor] = {}
     file_bytes = 0
     for name, whole in weights.items():
         size = stored_bytes(whole, dtype)
-        if file and file_bytes + size > max_bytes:
+        if file and file_bytes + size > MAX_FILE_BYTES:
             yield file
             file, file_bytes = {}, 0
         file[name] = whole
         file_bytes += size
     yield file
-
-
-def _write_file(path: Path, weights: Mapping[str, WholeTensor], dtype: torch.dtype | None) -> Iterator[str]:
-    """Writes a file; yields the name of each tensor once it is written."""
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, whole in weights.items():
-        start, end = end, end + stored_bytes(whole, dtype)
-        written = DTYPE_NAMES[stored_dtype(whole, dtype)]
-        header[name] = {"dtype": written, "shape": list(whole.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # aligns the tensors to eight bytes
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name, whole in weights.items():
-            for block in row_blocks(whole):
-                file.write(block.to(stored_dtype(whole, dtype)).flatten().view(torch.uint8).numpy().data)
-            yield name
 
 
 def row_blocks(whole: WholeTensor, *, together: int = 1) -> Iterator[torch.Tensor]:

@@ -55,12 +55,10 @@ def response_answer(turn: Turn, body: Mapping[str, Any], model: str) -> Response
 
 def _written(turn: Turn, writer: ResponseWriter) -> Iterator[Json]:
     if turn.text or not turn.calls:
-        yield from writer.write_message(turn.text)
-        yield from writer.close_all("completed")
+        yield from writer.write_item("msg", "message", text=turn.text, role="assistant", content=[])
     for call in turn.calls:
         called = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
-        yield from writer.open("fc", "function_call", **called)
-        yield from writer.close_all("completed")
+        yield from writer.write_item("fc", "function_call", **called)
     status: Status = "incomplete" if turn.stop == "length" else "completed"
     yield writer.end(status, prompt=turn.usage.prompt, completion=turn.usage.completion)
 
@@ -129,46 +127,26 @@ class ResponseWriter:
         """The first events."""
         return [self._event("created", response=self.body), self._event("in_progress", response=self.body)]
 
-    def open(self, prefix: str, kind: str, **fields: Any) -> Iterator[Json]:
-        """Adds an item, whose id begins with the prefix."""
+    def write_item(self, prefix: str, kind: str, *, text: str | None = None, **fields: Any) -> Iterator[Json]:
+        """Adds an item, whose id begins with the prefix; a message has a text."""
         item = {"id": f"{prefix}_{secrets.token_hex(12)}", "type": kind, "status": "in_progress", **fields}
+        at = {"output_index": len(self.body["output"])}
         self.body["output"].append(item)
-        yield self.about(item, "output_item.added")
+        yield self._event("output_item.added", **at, item=item)
+        if text is not None:
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            item["content"] = [part]
+            of_part = {"item_id": item["id"], **at, "content_index": 0}
+            yield self._event("content_part.added", **of_part, part=part)
+            part["text"] = text
+            yield self._event("output_text.delta", **of_part, delta=text, logprobs=[])
+            yield self._event("output_text.done", **of_part, text=text, logprobs=[])
+            yield self._event("content_part.done", **of_part, part=part)
+        item["status"] = "completed"
+        yield self._event("output_item.done", **at, item=item)
 
-    def opened(self, kind: str) -> Json | None:
-        """The item of this kind that is in progress."""
-        items = self.body["output"]
-        return next((item for item in items if item["type"] == kind and item["status"] == "in_progress"), None)
-
-    def open_part(self, item: Json, part: Json) -> Json:
-        """Adds the content of an item."""
-        item["content"].append(part)
-        return self.within(item, "content_part.added", content_index=0, part=part)
-
-    def write_message(self, text: str) -> Iterator[Json]:
-        """Adds a message of the model."""
-        yield from self.open("msg", "message", role="assistant", content=[])
-        item, part = self.body["output"][-1], {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        yield self.open_part(item, part)
-        part["text"] = text
-        yield self.within(item, "output_text.delta", content_index=0, delta=text, logprobs=[])
-
-    def close_all(self, status: Status) -> Iterator[Json]:
-        """Ends the items in progress. A search among them never ran: it is `incomplete` or, where the rest is complete,
-        `failed`."""
-        for item in self.body["output"]:
-            if item["status"] != "in_progress":
-                continue
-            never_ran = item["type"] == "web_search_call" and status == "completed"
-            item["status"] = "failed" if never_ran else status
-            for part in item.get("content", ()):
-                logprobs = {"logprobs": []} if item["type"] == "message" else {}
-                yield self.within(item, f"{part['type']}.done", content_index=0, text=part["text"], **logprobs)
-                yield self.within(item, "content_part.done", content_index=0, part=part)
-            yield self.about(item, "output_item.done")
-
-    def end(self, status: Status, *, prompt: int, completion: int, reasoning: int = 0) -> Json:
-        """Ends the response, after so many tokens, of which some were `reasoning`."""
+    def end(self, status: Status, *, prompt: int, completion: int) -> Json:
+        """Ends the response, after so many tokens."""
         self.body |= {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
@@ -176,25 +154,12 @@ class ResponseWriter:
                 "input_tokens": prompt,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
                 "output_tokens": completion,
-                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": prompt + completion,
             },
             "completed_at": None if status == "incomplete" else int(time.time()),
         }
         return self._event(status, response=self.body)
-
-    def fail(self, reason: str) -> list[Json]:
-        """Ends the response with an error."""
-        self.body |= {"status": "failed", "error": {"code": "server_error", "message": reason}}
-        return [*self.close_all("incomplete"), self._event("failed", response=self.body)]
-
-    def about(self, item: Json, kind: str) -> Json:
-        """An event with an item as it now is."""
-        return self._event(kind, output_index=self.body["output"].index(item), item=item)
-
-    def within(self, item: Json, kind: str, **fields: Any) -> Json:
-        """An event in an item's course."""
-        return self._event(kind, item_id=item["id"], output_index=self.body["output"].index(item), **fields)
 
     def _event(self, kind: str, **fields: Any) -> Json:
         self._count += 1

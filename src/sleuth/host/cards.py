@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from sleuth.host.threads import to_stderr
 
 CARD = "README.md"
-MAX_BYTES = 2**20
-"""Bytes of a card that are read."""
-
 Repository = Literal["model", "dataset"]
 
-_FRONT_MATTER = re.compile(r"\A\ufeff?\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.MULTILINE | re.DOTALL)
 _CITATION = re.compile(r"^```\w*[ \t]*\r?\n(\s*@\w+\s*\{(?:(?!^```).)*+)^```[ \t]*\r?$", re.MULTILINE | re.DOTALL)
 
 
@@ -60,13 +56,16 @@ def card_of(place: str, kind: Repository = "model") -> RepositoryCard:
 
 def read_card(file: Path) -> RepositoryCard:
     """What a card states. Front matter that cannot be read is its `problem`; its citations are kept."""
-    with file.open("rb") as opened:
-        text = opened.read(MAX_BYTES).decode("utf-8", "replace")
+    import yaml
+    from huggingface_hub import metadata_load
+
+    text = file.read_text(encoding="utf-8", errors="replace")
     citations = tuple(found.strip() for found in _CITATION.findall(text))
-    front = _FRONT_MATTER.match(text)
-    stated = _mapping(front[1]) if front else {}
-    if isinstance(stated, str):
-        return RepositoryCard(problem=f"the front matter of {file} {stated}", citations=citations)
+    try:
+        stated = metadata_load(file) or {}
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: no such date, or no mapping
+        problem = f"the front matter of {file} is no YAML of keys and values"
+        return RepositoryCard(problem=problem, citations=citations)
     licences = _texts(stated.get("license"))
     return RepositoryCard(
         licence=licences[0] if licences else None,
@@ -111,26 +110,6 @@ def _in_cache(repository: str, kind: Repository) -> object:
         return try_to_load_from_cache(repository, CARD, repo_type=kind)
     except HFValidationError:
         return None
-
-
-def _mapping(front: str) -> Mapping[str, Any] | str:
-    """The front matter as a mapping, or what is wrong with it."""
-    import yaml
-
-    class CardLoader(yaml.SafeLoader):
-        """Refuses merge keys (`<<`), which can grow a few lines to gigabytes: a card may be a stranger's."""
-
-        def flatten_mapping(self, node: yaml.MappingNode) -> None:
-            pass  # the merge key then has no constructor
-
-    try:
-        value = yaml.load(front, CardLoader)  # as `yaml.safe_load`
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no such date
-        place = getattr(error, "problem_mark", None)
-        return f"is no YAML (line {place.line + 2})" if place else "is no YAML"
-    if value is None:
-        return {}
-    return cast(Mapping[str, Any], value) if isinstance(value, dict) else "is no mapping of keys to values"
 
 
 def _text(value: object) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 2.0
 """Connections idle for longer are not reused: vLLM's, SGLang's and our servers close them after five seconds, and a
 request sent at that moment is lost."""
-
-ENCODINGS = ("identity", "gzip", "deflate")
-ACCEPTED = ", ".join(ENCODINGS[1:])
-"""What requests ask for: clients would ask for whatever is installed."""
 
 
 class CallClock:
@@ -60,7 +55,7 @@ class UnreachableError(RequestFailedError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A server's whole answer; `body` is decompressed, and names in `headers` are in lower case."""
+    """A server's whole answer; names in `headers` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -182,7 +177,7 @@ async def _opened(loop: asyncio.AbstractEventLoop) -> _Session:
         response_class=Response,
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"accept-encoding": ACCEPTED},
+        headers={"accept-encoding": "identity"},
         auto_decompress=False,
     ) as session:
         try:
@@ -192,30 +187,17 @@ async def _opened(loop: asyncio.AbstractEventLoop) -> _Session:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """The decompressed body. Raises RequestFailedError once it is too large."""
+    """The whole body. Raises RequestFailedError once it is too large, or if it is compressed, which nobody asked for: a
+    kilobyte may become gigabytes."""
     encoding = ", ".join(response.headers.getall("content-encoding", ["identity"])).strip().lower()
-    if encoding not in ENCODINGS:  # others, and several on top of each other, make gigabytes of a kilobyte
-        raise RequestFailedError(f"the answer is encoded as {encoding[:40]!r}; expected {', '.join(ENCODINGS)}")
+    if encoding != "identity":
+        raise RequestFailedError(f"the answer is encoded as {encoding[:40]!r}; expected it as it is")
     body, most = bytearray(), ANSWER.bytes
     async for part in response.content.iter_any():
         body += part
         if len(body) > most:
             raise RequestFailedError(f"the answer is {ANSWER.exceeded()}")
-    return bytes(body) if encoding == "identity" else _decompressed(bytes(body), most)
-
-
-def _decompressed(packed: bytes, most: int) -> bytes:
-    """What gzip or zlib packed, at most `most` bytes of it. Raises RequestFailedError if it is more, or broken."""
-    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either header
-    try:
-        body = unpack.decompress(packed, most + 1)
-    except zlib.error as error:
-        raise RequestFailedError(f"the answer cannot be decompressed ({error})") from None
-    if len(body) > most:
-        raise RequestFailedError(f"the answer is {ANSWER.exceeded()}")
-    if not unpack.eof:
-        raise RequestFailedError("the answer cannot be decompressed (it ends early)")
-    return body
+    return bytes(body)
 
 
 def server_url(url: str) -> str:

@@ -63,6 +63,4 @@ class Bound:
 ROW = Bound("SLEUTH_MAX_ROW_MB", 64)
 """One line of a file of rows, or one text, after decompression."""
 ANSWER = Bound("SLEUTH_MAX_ANSWER_MB", 64)
-"""One answer of a retriever, an engine or a judge, after decompression."""
-PICKLE = Bound("SLEUTH_MAX_PICKLE_MB", 16)
-"""The part of a `.pt` file that is not tensors: names, shapes and layouts. Reading it takes about a second per MB."""
+"""One answer of a retriever, an engine or a judge."""

@@ -6,29 +6,22 @@ On 3,561 real questions over 19,258 passages, used verbatim as queries, a gold p
 0.893 with the title once, 0.872 without the stemmer either. Leaving stop words out of queries makes them three times
 faster. Accents are neutral there; without them "Ramirez" finds "Ramírez".
 
-Several threads write an index, which is the same whatever their timing: a writer of tantivy with several threads
-spreads passages by chance, so each of `WRITERS` has an index of its own and one thread, and gets blocks of passages in
-turn. Their segments are joined into one index at the end, which tantivy then merges: one large segment is searched
-faster than many small ones. Passages lie beside it, in a file that is searched by row; keeping them and their ids in
-tantivy's own store took a quarter of the time of building.
+One thread writes an index, so that the same corpus gives the same answers. Passages lie beside it, in a file that is
+read by row; keeping them and their ids in tantivy's own store took a quarter of the time of building.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import tantivy
 
 from sleuth.host.escapes import replace_surrogates
-from sleuth.retrieval.corpus import OFFSET, OFFSETS, PASSAGES, PassageFile, PassageFileWriter
+from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, PassageFileWriter
 from sleuth.retrieval.index_card import Index, IndexCard, damaged_index, require_card
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage
@@ -38,11 +31,7 @@ K1, B = 1.2, 0.75  # fixed by tantivy
 CACHED_QUERIES = 8192
 REASON_LENGTH = 200
 SPARE_HITS = 8  # fetched beyond k, to detect ties at rank k
-META, MANAGED, JOINED = "meta.json", ".managed.json", "joined"
-WRITERS = 4
-WRITER_BYTES = 64 * 2**20  # memory of each writer before it spills to disk
-ALONE = 2**16  # passages that the first writer takes before the others help, so that a small index is one segment
-BLOCK = 2000  # passages that a writer gets in turn, fewer than it queues
+WRITER_BYTES = 128 * 2**20  # memory of the writer before it spills to disk
 COMMIT_EVERY = 250_000  # passages that a kill can lose; each commit leaves segments that are merged later
 MAX_WORD_BYTES = 255  # longer runs of letters and digits are not indexed
 
@@ -113,76 +102,36 @@ def _reason(error: ValueError) -> str:
 
 
 class Bm25Writer:
-    """The `IndexWriter` of a BM25 index: `WRITER_BYTES` of memory for each writer and any corpus, and what merging
-    takes."""
+    """The `IndexWriter` of a BM25 index: `WRITER_BYTES` of memory for any corpus, and what merging takes."""
 
     every = COMMIT_EVERY
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self._folder = folder
-        self._parts: list[_Part] = []
-        if (folder / META).exists():  # joined, and killed before its card was written
-            self.done = (folder / OFFSETS).stat().st_size // OFFSET.itemsize
-            return
-        self._parts = [_Part(folder / f"part-{number}", number) for number in range(WRITERS)]
-        self.done = min(part.first_missing() for part in self._parts)
-        for part in self._parts:
-            part.fed = _share(part.number, self.done)
+        index = tantivy.Index(_schema(), str(folder))  # resumes from the last commit
+        index.register_tokenizer("words", analyser())
+        self.done = index.searcher().num_docs
+        self._writer = index.writer(heap_size=WRITER_BYTES, num_threads=1)
         self._passages = PassageFileWriter(folder / PASSAGES, folder / OFFSETS, self.done)
 
     def add(self, passages: list[Passage]) -> None:
         self._passages.append(passages)
-        for passage in passages:
-            self._parts[_writer_of(self.done)].add(passage, self.done)
-            self.done += 1
+        for row, passage in enumerate(passages, self.done):
+            words = f"{passage.title}\n{passage.title}\n{passage.text}"
+            self._writer.add_document(tantivy.Document(words=words, row=row))
+        self.done += len(passages)
 
     def checkpoint(self) -> None:
         self._passages.flush()  # first: an index must not name rows that are lost
-        with ThreadPoolExecutor(WRITERS) as pool:
-            list(pool.map(_Part.commit, self._parts))
+        self._writer.commit()
 
     def finish(self, corpus_sha256: str) -> IndexCard:
-        if self._parts:
-            self.checkpoint()
-            self._passages.close()
-            for part in self._parts:
-                part.close()
-            _join([part.folder for part in self._parts], self._folder)
+        self.checkpoint()
+        self._passages.close()
+        self._writer.wait_merging_threads()
         return IndexCard(
             kind="bm25", count=self.done, corpus_sha256=corpus_sha256, k1=K1, b=B, layout=LAYOUT, library=library()
         )
-
-
-class _Part:
-    """The index of one writer. `fed` counts its passages so far; those that it has on disk are skipped."""
-
-    def __init__(self, folder: Path, number: int) -> None:
-        folder.mkdir(exist_ok=True)
-        self.folder, self.number, self.fed = folder, number, 0
-        index = tantivy.Index(_schema(), str(folder))  # resumes from the last commit
-        index.register_tokenizer("words", analyser())
-        self._on_disk = index.searcher().num_docs
-        self._writer = index.writer(heap_size=WRITER_BYTES, num_threads=1)
-
-    def first_missing(self) -> int:
-        """The number in the corpus of the first passage that this part should have, and has not."""
-        if self.number == 0 and self._on_disk < ALONE:
-            return self._on_disk
-        blocks, rest = divmod(self._on_disk - (ALONE if self.number == 0 else 0), BLOCK)
-        return ALONE + (blocks * WRITERS + self.number) * BLOCK + rest
-
-    def add(self, passage: Passage, row: int) -> None:
-        self.fed += 1
-        if self.fed > self._on_disk:
-            words = f"{passage.title}\n{passage.title}\n{passage.text}"
-            self._writer.add_document(tantivy.Document(words=words, row=row))
-
-    def commit(self) -> None:
-        self._writer.commit()
-
-    def close(self) -> None:
-        self._writer.wait_merging_threads()
 
 
 def library() -> str:
@@ -199,52 +148,9 @@ def analyser(stop_words: bool = True) -> tantivy.TextAnalyzer:
     return words.filter(tantivy.Filter.ascii_fold()).filter(tantivy.Filter.stemmer("english")).build()
 
 
-def _writer_of(row: int) -> int:
-    """The number of the writer that gets a passage. It follows from the row alone."""
-    return 0 if row < ALONE else (row - ALONE) // BLOCK % WRITERS
-
-
-def _share(number: int, rows: int) -> int:
-    """How many of the first `rows` passages a writer gets."""
-    rounds, rest = divmod(max(0, rows - ALONE), BLOCK * WRITERS)
-    in_turn = rounds * BLOCK + min(BLOCK, max(0, rest - number * BLOCK))
-    return in_turn + (min(rows, ALONE) if number == 0 else 0)
-
-
 def _schema() -> tantivy.Schema:
     """`words` is indexed and not stored; `row` is the number of the passage in the corpus."""
     fields = tantivy.SchemaBuilder()
     fields.add_text_field("words", tokenizer_name="words", index_option="freq")
     fields.add_integer_field("row", fast=True)
     return fields.build()
-
-
-def _join(parts: list[Path], folder: Path) -> None:
-    """Makes one index in `folder` of the segments of all parts, which are removed. A kill at any moment leaves either
-    the whole parts or the whole index."""
-    joined = folder / JOINED
-    shutil.rmtree(joined, ignore_errors=True)
-    joined.mkdir()
-    metas = [json.loads((part / META).read_text()) for part in parts]
-    files = [file for part, meta in zip(parts, metas, strict=True) for file in _segment_files(part, meta)]
-    for file in files:
-        os.link(file, joined / file.name)
-    segments = [segment for meta in metas for segment in meta["segments"]]
-    meta = metas[0] | {"segments": segments, "opstamp": max(meta["opstamp"] for meta in metas)}
-    (joined / META).write_text(json.dumps(meta))
-    (joined / MANAGED).write_text(json.dumps([META, *(file.name for file in files)]))
-    index = tantivy.Index.open(str(joined))
-    index.register_tokenizer("words", analyser())
-    writer = index.writer(heap_size=WRITER_BYTES, num_threads=1)
-    writer.commit()  # merges, if there are many segments
-    writer.wait_merging_threads()
-    for file in sorted(joined.iterdir(), key=lambda file: file.name == META):  # the last one counts
-        if not file.name.endswith(".lock"):
-            os.replace(file, folder / file.name)
-    for done in (joined, *parts):
-        shutil.rmtree(done)
-
-
-def _segment_files(folder: Path, meta: dict[str, Any]) -> list[Path]:
-    names = {segment["segment_id"].replace("-", "") for segment in meta["segments"]}
-    return [file for file in folder.iterdir() if file.name.partition(".")[0] in names]

@@ -19,7 +19,7 @@ COMPARED, DEPTH = 200, 10  # rows whose neighbours are compared with the exact o
 def quantise(flat: Path, target: Path, storage: Storage = "ivf-sq8") -> None:
     """Writes an IVF index to `target` from a flat one of `FlatWriter`. Raises SleuthError if there are too few rows.
 
-    Takes the memory of the result and of the training rows; see `index_cost`. The index is searched from disk.
+    Takes up to twice the memory of the result or of the rows that it trains on. The index is searched from disk.
     """
     rows = mapped_rows(flat)
     index = trained_index(rows, storage)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +31,10 @@ CLOSE = {"connection": "close"}  # the rest of an unread body must not be parsed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """The rules of one server. `hosts` are the names it answers to (None: any), `key` the one that requests must carry
-    (None: none), `per_client` the most requests of one address at once (None: any number)."""
+    (None: none)."""
 
     hosts: Collection[str] | None = None
     key: str | None = None
-    per_client: int | None = None
     open_paths: Collection[str] = (HEALTH,)
     """What may be read without the key."""
 
@@ -102,32 +100,23 @@ class Gate:
         self._refusal = refusal
         self._most = most
         self._fast = fast or {}
-        self._running: Counter[str] = Counter()
         self._in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        client = (scope.get("client") or ("unknown", 0))[0] if self._access.per_client else ""
         is_limited = self._most is not None and (scope["path"] != HEALTH or _has_body(scope))
         try:
             self._access.check(scope)
-            if self._access.per_client and self._running[client] >= self._access.per_client:
-                line = f"{self._access.per_client} requests of your address are running; retry later"
-                raise Refused(429, line, headers=SOON | CLOSE)
             if self._most is not None and is_limited and self._in_progress >= self._most:
                 raise Refused(503, f"{self._most} requests are running; retry later", headers=SOON | CLOSE)
         except Refused as refused:
             return await self._refusal(refused)(scope, receive, send)
-        self._running[client] += 1
         self._in_progress += is_limited
         try:
             await self._answer(scope, receive, send)
         finally:
             self._in_progress -= is_limited
-            self._running[client] -= 1
-            if not self._running[client]:
-                del self._running[client]
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._fast.get(scope["path"]) if scope["method"] == "POST" else None

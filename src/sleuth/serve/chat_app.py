@@ -21,12 +21,12 @@ from sleuth.episodes.agent_answers import chat_answer, new_head, response_answer
 from sleuth.episodes.agent_messages import BadRequestError, chat_request, response_request
 from sleuth.serve.access import Access, Gate, Limits, file_route
 from sleuth.serve.agent import Agent
-from sleuth.serve.answers import ConversationResponse, chat_completion, chat_stream, response_stream
+from sleuth.serve.answers import chat_completion, chat_stream
 from sleuth.serve.conversation import Event as ConversationEvent
 from sleuth.serve.conversation import conversation, turn
 from sleuth.serve.engine_thread import ClientDisconnected, EngineThread, Event, EventStream, cancel_on_disconnect
 from sleuth.serve.refused import TOO_LONG, Refused, read_json, refused_answer
-from sleuth.serve.wire import ChatRequest, ResponseRequest, TurnRequest
+from sleuth.serve.wire import ChatRequest, TurnRequest
 from sleuth.types import SleuthError
 
 ASSETS = {
@@ -91,7 +91,7 @@ class _RequestHandler:
         if self._agent.requests is not None:
             return await self._turn(request, chat_request, chat_answer)
         body = await read_json(request, ChatRequest)
-        events = self._conversation(body, "messages")
+        events = self._conversation(body)
         if not body.stream:
             heard = await cancel_on_disconnect(request, self._whole(events))
             return JSONResponse(chat_completion(heard, new_head("chat.completion", self._agent.name)))
@@ -100,17 +100,9 @@ class _RequestHandler:
         return self._stream(chat_stream(events, head, with_usage=body.with_usage))
 
     async def respond(self, request: Request) -> Response:
-        if self._agent.requests is not None:
-            return await self._turn(request, response_request, response_answer)
-        body = await read_json(request, ResponseRequest)
-        events = self._conversation(body, "input")
-        response = ConversationResponse(body, self._agent.name)
-        if body.stream:
-            events = await cancel_on_disconnect(request, self._started(events))
-            return self._stream(response_stream(events, response))
-        for event in await cancel_on_disconnect(request, self._whole(events)):
-            response.receive(event)
-        return JSONResponse(response.body)
+        if self._agent.requests is None:
+            raise Refused(404, "this model is asked by POST /v1/chat/completions; responses are of models of agents")
+        return await self._turn(request, response_request, response_answer)
 
     async def _turn(self, request: Request, read: Any, answer: Any) -> Response:
         """The model's turn after a whole history, as the user's own agent asks for it."""
@@ -127,17 +119,17 @@ class _RequestHandler:
         [said] = await cancel_on_disconnect(request, self._whole(events))
         return answer(said, given, self._agent.name)
 
-    def _conversation(self, body: ChatRequest | ResponseRequest, field: str) -> AsyncGenerator[ConversationEvent, None]:
-        """The events of the answer to the question in `field`. Raises `Refused` for another model or a question that
-        is far too long."""
+    def _conversation(self, body: ChatRequest) -> AsyncGenerator[ConversationEvent, None]:
+        """The events of the answer to a question. Raises `Refused` for another model or a question that is far too
+        long."""
         self._require_model(body.model)
         if len(body.question) > self._agent.max_characters:
-            line = f"{field}: the question is longer than the context of {self._agent.context} tokens"
-            raise Refused(400, line, param=field, code=TOO_LONG)
+            line = f"messages: the question is longer than the context of {self._agent.context} tokens"
+            raise Refused(400, line, param="messages", code=TOO_LONG)
         return conversation(
             self._agent,
             body.question,
-            field=field,
+            field="messages",
             temperature=body.temperature or 0.0,
             key=self._key(body.seed),
             max_tokens=body.token_limit,

@@ -71,15 +71,13 @@ NOTHING_FOUND = "I found nothing about that in these documents."
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The end. `stop` is that of a `Trajectory`. `citations` are those of the answer. `prompt_tokens` include results,
-    `completion_tokens` are the model's own, of which `thought_tokens` were sampled outside of queries and drafts. Where
-    the agent has a certainty, `certainty` is the share of such answers that are right, and `withheld` the answer that
-    `NOTHING_FOUND` stands for."""
+    `completion_tokens` are the model's own. Where the agent has a certainty, `certainty` is the share of such answers
+    that are right, and `withheld` the answer that `NOTHING_FOUND` stands for."""
 
     stop: str
     citations: tuple[Citation, ...]
     prompt_tokens: int
     completion_tokens: int
-    thought_tokens: int
     certainty: Measured | None = None
     withheld: str | None = None
     failure: str | None = None
@@ -164,7 +162,7 @@ async def conversation(
     request's `field` that holds the message."""
     parser, segments = StreamParser(agent.dialect), list[Segment]()
     searches = list[Action]()
-    written = thought = 0
+    written = 0
     certainty: Measured | None = None
     withheld: str | None = None
     answered: Action | None = None
@@ -189,7 +187,6 @@ async def conversation(
             citations=citations_of(task, answers[-1], trajectory, agent.dialect) if shown else (),
             prompt_tokens=sum(len(segment.tokens) for segment in segments if segment.author != "policy"),
             completion_tokens=written,
-            thought_tokens=thought,
             certainty=certainty,
             withheld=withheld,
             failure=failures[-1] if failures else None,
@@ -204,7 +201,6 @@ async def conversation(
                             yield over(TrajectoryEnd(actions=(), stop="length"))
                             return
                         written += len(part.tokens)
-                        thought += len(part.tokens) if parser.part == "thought" else 0
                         for delta in parser.feed(part.text):
                             yield delta
                     case Segment(author="policy"):

@@ -5,20 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
 from typer import Argument, Option
 
 from sleuth import family
-from sleuth.host.memory import require_amount
 from sleuth.own.permission import BY_NO_ALLOW_CODE, BY_NO_CODE, CODE
-from sleuth.types import SleuthError
-
-
-def _require_amount(text: str | None) -> str | None:
-    try:
-        return None if text is None else require_amount(text)
-    except SleuthError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def _find_model(model: str) -> str:
@@ -122,14 +112,6 @@ ServedAs = Annotated[
     str | None, Option(metavar="NAME", help="With --engine: the server's name for MODEL, if it differs.")
 ]
 Slots = Annotated[int, Option(min=1, help="Turns generated at once at most, here or on the server.")]
-CacheMemory = Annotated[
-    str | None,
-    Option(
-        metavar="SIZE",
-        callback=_require_amount,
-        help="Memory of the KV cache: 8GB, or 40% of the device. [default: a share of what is free]",
-    ),
-]
 Precision = Annotated[
     Literal["float32", "bfloat16"] | None,
     Option(help="Precision of the weights. [default: float32 on a CPU, as stored on a GPU]"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from listening import listening
@@ -32,7 +31,6 @@ def test_inspect_ai_finds_what_sleuth_eval_finds(world: Path, tmp_path: Path, mo
             "examples/inspect_search.py",
             model="openai-api/served/tiny",
             model_base_url=f"{url}/v1",
-            model_args={"responses_api": True},
             task_args={"questions": str(tmp_path / "q.jsonl")},
             log_dir=str(tmp_path / "logs"),
             display="none",
@@ -40,12 +38,5 @@ def test_inspect_ai_finds_what_sleuth_eval_finds(world: Path, tmp_path: Path, mo
     assert log.status == "success", log.error
     found = sleuth("eval", model, "--questions", tmp_path / "q.jsonl", "--index", index, "--json")
     em = json.loads(found.stdout)["em"]["value"]
-    assert len(right(log, "exact")) / QUESTIONS == em > 0
-    gold = {row["id"]: {f"passage:{passage}" for passage in row["gold_ids"]} for row in rows}
-    cited = {sample.id: set(sample.scores["cites_gold"].answer.split(", ")) for sample in log.samples}
-    assert right(log, "cites_gold") == {name for name in gold if gold[name] & cited[name]} != set()
-
-
-def right(log: Any, scorer: str) -> set[str]:
-    """The questions that a scorer took for right."""
-    return {sample.id for sample in log.samples if sample.scores[scorer].value == "C"}
+    right = [sample for sample in log.samples if sample.scores["exact"].value == "C"]
+    assert len(right) / QUESTIONS == em > 0

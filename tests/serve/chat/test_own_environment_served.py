@@ -101,10 +101,10 @@ def test_it_is_served_with_the_message_as_the_question(checkpoint):
         assert (
             "diary.py:11: Diary: AssertionError: there is nothing to write about" in failed.json()["error"]["message"]
         )
-        response = client.post("/v1/responses", json={"input": "a lake", "stream": True}).text  # as the page asks
-        *_, last = (json.loads(line[6:]) for line in response.splitlines() if line.startswith("data: {"))
-        assert (last["type"], last["response"]["status"]) == ("response.completed", "completed")
-        assert last["response"]["output"][-1]["content"][0]["text"] == "3 pages"
+        asked["messages"][0]["content"] = "a lake"
+        streamed = client.post("/v1/chat/completions", json=asked | {"stream": True}).text  # as the page asks
+        deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in streamed.splitlines() if line[6:7] == "{"]
+        assert "".join(delta.get("content", "") for delta in deltas) == "3 pages"
 
 
 def test_its_code_is_imported_only_where_it_may_be_and_is_what_it_was(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import httpx
 import pytest
 from listening import listening
 from small_agents import agent
-from sockets import SERVERS, served
 
 from sleuth.cli.http_server import access_of
-from sleuth.serve.access import Access, conversation_limits
+from sleuth.serve.access import LOOPBACK, Access, Limits, conversation_limits
 from sleuth.serve.chat_app import chat_app
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
 PATHS = {"chat": "/v1/chat/completions", "retriever": "/retrieve"}
@@ -22,6 +25,25 @@ BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "Where?"}]},
     "retriever": {"queries": ["Town 3"]},
 }
+
+
+SERVERS = ("chat", "retriever")
+
+
+@contextmanager
+def served(kind: str, towns: Path, access: Access | None = None) -> Iterator[str]:
+    """The address of a server that is ready."""
+    access = access or Access(hosts=LOOPBACK)
+    if kind == "chat":
+        with listening(chat_app(agent(), conversation_limits(), conversations=4, access=access)) as url:
+            yield url
+    else:
+        loader = IndexLoader(towns)
+        loader.start()
+        while loader.index is None:
+            time.sleep(0.01)
+        with listening(retriever_app(loader, Limits(), access), lifespan="off") as url:
+            yield url
 
 
 def ask(kind: str, url: str, **headers: str) -> httpx.Response:
@@ -74,24 +96,9 @@ def test_a_server_with_a_key_answers_nobody_without_it(kind: str, towns: Path) -
             assert httpx.get(url + path).is_success  # the page asks for the key
 
 
-def test_requests_of_one_client_are_limited_and_counted_down_again() -> None:
-    slow = agent(seconds=0.05)
-    app = chat_app(slow, conversation_limits(), conversations=8, access=Access(per_client=2))
-    with listening(app) as url:
-        statuses: list[int] = []
-        threads = [threading.Thread(target=lambda: statuses.append(ask("chat", url).status_code)) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert statuses.count(200) >= 2
-        assert statuses.count(429) == 6 - statuses.count(200) >= 1
-        assert ask("chat", url).is_success
-
-
 def test_other_machines_need_a_key_or_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     def access(host: str, api_key: str | None = None, *, insecure: bool = False) -> Access:
-        return access_of(host, api_key=api_key, insecure=insecure, per_client=None)
+        return access_of(host, api_key=api_key, insecure=insecure)
 
     monkeypatch.delenv("SLEUTH_API_KEY", raising=False)
     assert access("127.0.0.1").hosts
