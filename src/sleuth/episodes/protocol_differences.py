@@ -30,7 +30,8 @@ def differences(a: ProtocolCard, b: ProtocolCard, names: Names = ("A", "B")) -> 
     implied = {"prompt_sha256"} if a.prompt_text != b.prompt_text else set[str]()
     if a.corpus_sha256 != b.corpus_sha256 and any(not card.retriever and not card.corpus_sha256 for card in (a, b)):
         implied |= {"retriever"}
-    return list(_lines("", *(card.model_dump(mode="json", exclude=implied) for card in (a, b)), names))
+    was, now = (card.model_dump(mode="json", exclude=implied) for card in (a, b))
+    return list(_lines("", was, now, names))
 
 
 def reward_differences(a: RewardSpec, b: RewardSpec, names: Names = ("A", "B")) -> list[str]:
