@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, create_model
 
 from sleuth.dialect import BUDGETS, Dialect, Tags
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardPart, RewardSpec, text_sha256
@@ -107,32 +106,18 @@ def test_a_change_of_any_field_of_a_part_of_the_reward_is_said(card: ProtocolCar
     assert all(line.startswith("reward.answer") for line in said)
 
 
-def test_a_field_that_is_added_later_is_said_by_its_name(card: ProtocolCard) -> None:
-    """Of the card or of a record in it, as a later version of Sleuth may write it."""
-
-    def later(record: BaseModel, *values: Any) -> list[Any]:
-        fields: dict[str, Any] = {"judge": (Any, ...)}
-        model = create_model("Later", __base__=type(record), **fields)
-        return [model.model_construct(**dict(record), judge=value) for value in values]
-
-    for a, b, said in (("nli", "lexical", "A `nli`, B `lexical`"), (True, None, "A yes, B none")):
-        assert differences(*later(card, a, b)) == [f"judge: {said}"]
-        one, other = later(ANSWER, a, b)
-        assert differences(paid(card, one), paid(card, other)) == [f"reward.answer.judge: {said}"]
-
-
 def test_a_changed_file_of_the_user_is_said_by_its_name(card: ProtocolCard) -> None:
     files = {"my_rewards.py": "5f1c02ab93de" + "0" * 52, "words.py": "ab" * 32}
     part = RewardPart(kind="python", scorer="my_rewards:brevity", scorer_version=1, weight=1.0, sources=files)
     other = part.model_copy(update={"sources": files | {"my_rewards.py": "cd" * 32}})
     assert differences(paid(card, part), paid(card, other)) == [
-        "reward.python.sources: A my_rewards.py (5f1c02ab93de), B my_rewards.py (cdcdcdcdcdcd)"
+        "reward.python.sources.my_rewards.py: A 5f1c02ab93de, B cdcdcdcdcdcd"
     ]
     one, two = (
         card.model_copy(update={"env": OwnCode(functions=("my_env:Env",), sources={"my_env.py": sha256 * 32})})
         for sha256 in ("ab", "cd")
     )
-    assert differences(one, two) == ["env.sources: A my_env.py (abababababab), B my_env.py (cdcdcdcdcdcd)"]
+    assert differences(one, two) == ["env.sources.my_env.py: A abababababab, B cdcdcdcdcdcd"]
     assert differences(card, one)[0].startswith("env: A none, B (functions `my_env:Env`")
 
 
@@ -148,7 +133,8 @@ def test_every_difference_is_a_field_with_both_values(card: ProtocolCard) -> Non
     other = speaking(card, search=tags, stops=("</answer>",), hints=None, margin="", searches=1, passage_tokens=None)
     other = other.model_copy(update={"context": 1024, "forced_search": True, "corpus_sha256": None, "prompt": "mine"})
     assert differences(card, other) == [
-        "dialect.search: A `<search>`, B `<tool_call>`",
+        "dialect.search.open: A `<search>`, B `<tool_call>`",
+        "dialect.search.close: A `</search>`, B `</tool_call>`",
         "dialect.stops: A `</search>` and `</answer>`, B `</answer>`",
         r"dialect.margin: A `\n`, B nothing",
         "dialect.hints: A 1, B none",

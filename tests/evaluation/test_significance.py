@@ -11,7 +11,6 @@ from sleuth.evaluation.intervals import UNMEASURED, Measured, bootstrap_mean, wi
 from sleuth.evaluation.significance import (
     Difference,
     Runs,
-    clusters_for_difference,
     difference,
     kendall_tau_b,
     level,
@@ -180,15 +179,6 @@ def test_intervals_over_runs_cover_the_truth_as_often_as_they_say(between_runs: 
         hits.append(covered(compared(arm(5.1, questions), arm(5.0, questions), is_share=False).measured, 0.1))
     assert np.mean(hits) >= 0.91
     assert between_runs == 0 or np.mean(hits) <= 0.995
-
-
-def test_clusters_by_hand() -> None:
-    # differences 1 and 3: mean 2, standard deviation sqrt(2); ((1.95996 + 0.84162) sqrt(2) / 2)^2 = 3.92
-    assert clusters_for_difference([1.0, 3.0]) == 4
-    assert clusters_for_difference([1.0, 1.0, 3.0, 3.0], ["a", "a", "b", "b"]) == 4
-    assert clusters_for_difference([1.0, None], ["a", "b"]) is None
-    assert clusters_for_difference([1.0, -1.0]) is None
-    assert clusters_for_difference([2.0, 2.0]) == 2
 
 
 @pytest.mark.parametrize(

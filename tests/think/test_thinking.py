@@ -72,8 +72,7 @@ def test_a_run_measures_held_out_thoughts_before_and_after_and_goes_on_as_if_nev
     for told in (before, after):
         assert told["documents"] == told["thought_nll"]["n"] == 8
         assert told["thought_nll"]["low"] <= told["thought_nll"]["value"] <= told["thought_nll"]["high"]
-    suffixes = {f"suffix_nll_{thought}{kind}" for thought in ("raw", "true") for kind in ("", "_one_inference")}
-    assert {"text_nll", "suffix_nll_blank", "suffix_nll_corrupted", *suffixes} <= after.keys()
+    assert {"text_nll", *(f"suffix_nll_{name}" for name in ("raw", "blank", "true", "corrupted"))} <= after.keys()
     assert after["thought_nll"]["value"] < before["thought_nll"]["value"]
     rows = metrics_of(tmp_path / "one")
     assert [row.get("held_out_thought_nll") is not None for row in rows] == [False, True, False, True]

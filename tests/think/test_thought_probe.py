@@ -91,8 +91,7 @@ def arms(base, texts: Path, script: Callable[[str, Sampling], str]):
 def names_the_text(text: str, sampling: Sampling) -> str:
     """A thought that names its text, its position and its sample."""
     town = text.split()[0]
-    half = "" if text.endswith("is<think>") else " half"
-    return f" {town}{half} so{' so' * sampling.key[-2]}</think>"
+    return f" {town} so{' so' * sampling.key[-2]}</think>"
 
 
 def test_each_arm_puts_its_own_thought_at_the_same_spot(base, texts: Path) -> None:
@@ -108,7 +107,6 @@ def test_each_arm_puts_its_own_thought_at_the_same_spot(base, texts: Path) -> No
     assert contexts["blank"] == [context("")]
     assert contexts["generic"] == [context(sentence) for sentence in GENERIC]
     assert contexts["swapped"] == [context(" Ludby so"), context(" Ludby so so")]  # b is of another kind
-    assert contexts["within"] == [context(" Tamton half so"), context(" Tamton half so so")]
     assert contexts["teacher"] == [context(TEXTS[0][4])]
 
 
@@ -191,7 +189,7 @@ def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recip
     run(recipe, tmp_path / "run")
     assert sorted(BASE.iterdir()) == before  # a model that is measured stays as it is
     found = json.loads((tmp_path / "run" / "eval" / "thoughts.json").read_text())
-    assert {"over_blank", "over_generic", "over_swapped", "over_within", "over_teacher"} <= found.keys()
+    assert {"over_blank", "over_generic", "over_swapped", "over_teacher"} <= found.keys()
     assert found["right_teacher"].keys() == {"value", "low", "high", "n"}
     assert len(found["records"]) == 3
     assert all(len(record["right"]["generic"]) == 2 for record in found["records"])
@@ -205,7 +203,7 @@ def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, t
     out = tmp_path / "out.json"
     done = sleuth("probe-thoughts", BASE, recipe, "--out", out)
     assert done.exit_code == 0, done.output
-    for word in ("sampled", "generic", "swapped", "within", "teacher", "No certificate:"):
+    for word in ("sampled", "generic", "swapped", "teacher", "No certificate:"):
         assert word in done.stdout
     assert json.loads(out.read_text())["certificate"]["passes"] is False
     figures = json.loads(sleuth("probe-thoughts", BASE, recipe, "--limit", 2, "--json").stdout)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
@@ -15,9 +14,8 @@ from sleuth.cite.dialect import REFINERS
 from sleuth.cite.tables import EVAL_JUDGE, RefineEnvRecipe
 from sleuth.dialect import Dialect
 from sleuth.episodes.frames import Frame, TextFrame
-from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.protocol import ProtocolCard, RewardSpec
-from sleuth.episodes.setting import Setting, asked_with, template_of
+from sleuth.episodes.setting import Setting, asked_by
 from sleuth.types import Action, Env, EpisodeKey, Evidence, Piece, Reply, SleuthError, StopReason, Task
 
 SNIPPET_MARKUP = re.compile(r"(</?(?:snippet|webpage)\b[^<>]*>)", re.IGNORECASE)
@@ -96,15 +94,7 @@ def refine_setting(
     dialect = REFINERS[env.mode]
     if env.turn_tokens is not None:
         dialect = replace(dialect, turn_tokens=env.turn_tokens)
-    carried = card is not None and env.prompt == card.prompt
-    prompt = card.prompt_text if card is not None and carried else read_prompt(env.prompt)
-    name = Path(env.prompt).stem
-    require_askable(prompt, env.prompt_role, name)
-    return RefineSetting(
-        dialect=dialect,
-        prompt_name=name,
-        prompt=prompt,
-        ask_with=card.ask_with if card is not None and not tasks else asked_with(tasks),
-        prompt_role=env.prompt_role,
-        template=template_of(env, dialect, tokenizer),
-    )
+    asked = asked_by(env, env.prompt, dialect, tokenizer, tasks, card=card)
+    if card is not None and not tasks:
+        asked["ask_with"] = card.ask_with
+    return RefineSetting(**asked)

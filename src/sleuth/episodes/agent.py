@@ -292,8 +292,6 @@ def chat_setting(card: ProtocolCard, tokenizer: PreTrainedTokenizerFast) -> Chat
     return ChatSetting(
         dialect=card.dialect,
         prompt_name=AGENT,
-        prompt="",
-        prompt_role="raw",
         template=ChatTemplate(tokenizer, flags=card.template_flags),
         own_code=card.env,
         tokenizer=tokenizer,
@@ -311,8 +309,6 @@ def agent_setting(env: AgentEnvRecipe, tokenizer: PreTrainedTokenizerFast | None
     return AgentSetting(
         dialect=replace(dialect_of(env.dialect), turn_tokens=env.turn_tokens),
         prompt_name=AGENT,
-        prompt="",
-        prompt_role="raw",
         template=None if tokenizer is None else ChatTemplate(tokenizer, flags=env.template_flags),
         own_code=env_code_in(env),
         parameters=env.parameters,

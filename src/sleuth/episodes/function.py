@@ -161,8 +161,6 @@ def function_setting(env: FunctionEnvRecipe, tokenizer: PreTrainedTokenizerFast 
     dialect = replace(dialect_of(env.dialect), turn_tokens=env.turn_tokens)
     return FunctionSetting(
         dialect=dialect,
-        prompt_name="",
-        prompt="",
         prompt_role=env.prompt_role,
         template=template_of(env, dialect, tokenizer) if env.prompt_role == "user" else None,
         own_code=env_code_in(env),

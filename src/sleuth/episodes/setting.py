@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
@@ -14,7 +15,7 @@ from sleuth import __version__
 from sleuth.dialect import Dialect
 from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.frames import Frame, frame_of
-from sleuth.episodes.library import QUESTION, place_of
+from sleuth.episodes.library import QUESTION, place_of, read_prompt, require_askable
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec, text_sha256
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe.data import AskWith
@@ -43,10 +44,10 @@ class Setting(ABC):
     calls."""
 
     dialect: Dialect
-    prompt_name: str
-    prompt: str
-    prompt_role: Role
-    template: ChatTemplate | None
+    prompt_name: str = ""
+    prompt: str = ""
+    prompt_role: Role = "raw"
+    template: ChatTemplate | None = None
     ask_with: AskWith = "question"
     corpus_sha256: str | None = None
     retriever_identity: RetrieverIdentity | None = None
@@ -147,9 +148,29 @@ def template_of(
     return ChatTemplate(tokenizer, flags=env.template_flags, tools=tools)
 
 
-def asked_with(tasks: Sequence[Task]) -> AskWith:
-    """Whether prompts contain the tasks' questions or their own prompts."""
-    return "prompt" if any(task.prompt for task in tasks) else "question"
+def asked_by(
+    env: RenderedEnvFields,
+    prompt: str,
+    dialect: Dialect,
+    tokenizer: PreTrainedTokenizerFast | None,
+    tasks: Sequence[Task],
+    *,
+    card: ProtocolCard | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """What a setting is made of if its recipe names a `prompt`: the text is that of a checkpoint's `card` if the recipe
+    names no other. Raises SleuthError if it does not fit its role."""
+    text = card.prompt_text if card is not None and prompt == card.prompt else read_prompt(prompt)
+    name = Path(prompt).stem
+    require_askable(text, env.prompt_role, name)
+    return {
+        "dialect": dialect,
+        "prompt_name": name,
+        "prompt": text,
+        "ask_with": "prompt" if any(task.prompt for task in tasks) else "question",
+        "prompt_role": env.prompt_role,
+        "template": template_of(env, dialect, tokenizer, tools),
+    }
 
 
 def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:

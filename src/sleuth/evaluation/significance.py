@@ -1,5 +1,5 @@
 """The level of one arm and the paired difference of two on the same questions, with one run per arm or several;
-p-values, two-sided and not corrected for multiple tests; the sample size for a given power; and rank correlation.
+p-values, two-sided and not corrected for multiple tests; and rank correlation.
 
 An arm is a table `runs[s][q]`: the mean over the samples of run s (a seed) on question q, or None. A question that any
 run lacks is left out. A suite has a table for each set: its figures are unweighted means over the sets, and what varies
@@ -25,12 +25,11 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import NormalDist, fmean, stdev
 from typing import Any, Literal
 
 import numpy as np
 
-from sleuth.evaluation.intervals import UNMEASURED, Measured, Stratum, cluster_means, mean_of_means, share
+from sleuth.evaluation.intervals import UNMEASURED, Measured, Stratum, mean_of_means, share
 
 Runs = Sequence[Sequence[float | None]]
 """`runs[s][q]`, as above."""
@@ -200,23 +199,6 @@ def _area(angle: float, freedom: float) -> float:
     cos(angle) to the power freedom - 1."""
     angles = np.linspace(angle, math.pi / 2, ANGLES)
     return float(np.trapezoid(np.cos(angles) ** (freedom - 1), angles))
-
-
-LEVEL, POWER = 0.05, 0.8
-"""The significance level of a two-sided test, and its power."""
-_Z = NormalDist().inv_cdf(1 - LEVEL / 2)
-_Z_POWER = NormalDist().inv_cdf(POWER)
-
-
-def clusters_for_difference(
-    differences: Sequence[float | None], clusters: Sequence[Hashable] | None = None
-) -> int | None:
-    """The total number of clusters needed to detect a paired difference with the mean and variance of these. None for
-    fewer than two clusters or a mean of 0."""
-    means = cluster_means(differences, clusters)
-    if len(means) < 2 or not (difference := fmean(means)):
-        return None
-    return max(2, math.ceil(((_Z + _Z_POWER) * stdev(means) / difference) ** 2))
 
 
 def kendall_tau_b(one: Sequence[float], other: Sequence[float]) -> float | None:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, cast
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialect import BUDGETS, Dialect, dialect_of, require_speakable
-from sleuth.episodes.library import read_prompt, require_askable
+from sleuth.episodes.library import read_prompt
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.episodes.setting import Setting, asked_with, template_of
+from sleuth.episodes.setting import Setting, asked_by
 from sleuth.host.connections import CallClock
 from sleuth.host.threads import to_stderr
 from sleuth.retrieval.open_index import open_index
@@ -83,11 +83,7 @@ def search_setting(
     its prompt unless `env` names another. Checks that the tokenizer, if it exists yet, can encode the dialect's tags
     and the chat template."""
     dialect = _dialect(env) if card is None else card.dialect
-    if card is not None and env.prompt == card.prompt:
-        prompt_name, prompt = card.prompt, card.prompt_text
-    else:
-        prompt_name, prompt = Path(env.prompt).stem, read_prompt(env.prompt)
-    require_askable(prompt, env.prompt_role, prompt_name)
+    asked = asked_by(env, env.prompt, dialect, tokenizer, tasks, card=card)
     require_speakable(dialect, env.prompt_role, forced_search=env.forced_search, closed_book=env.closed_book)
     unanswered = next((task for task in tasks if task.evidence and not task.golden_answers), None)
     if unanswered is not None:
@@ -95,15 +91,9 @@ def search_setting(
             f"question {unanswered.id!r} has no golden answers to compare an answer with: rows of tool output are for "
             'kind = "refine"'
         )
-    template = template_of(env, dialect, tokenizer)
     retriever, corpus, identity = retriever_of(env, tasks)
     return SearchSetting(
-        dialect=dialect,
-        prompt_name=prompt_name,
-        prompt=prompt,
-        ask_with=asked_with(tasks),
-        prompt_role=env.prompt_role,
-        template=template,
+        **asked,
         retriever=retriever,
         gold=gold_passages(cast(Path, env.index), tasks) if env.retriever == "gold" else None,
         corpus_sha256=corpus,

@@ -8,7 +8,6 @@ import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Literal
 
@@ -19,10 +18,9 @@ from sleuth.dialect import Dialect
 from sleuth.episodes.calls import ERROR, CallRecord, EpisodeCalls, parsed
 from sleuth.episodes.frames import Frame
 from sleuth.episodes.function import env_code_in, failed
-from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.mcp_server import ServerTool, ToolServerFailed, tool_server
 from sleuth.episodes.own_object import NOT_TOOLS, OwnObject, require_makes, takes_task, tool_names
-from sleuth.episodes.setting import Setting, asked_with, template_of
+from sleuth.episodes.setting import Setting, asked_by
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller, shown_value
 from sleuth.own.functions import NAMED, UserCodeError, UserFunction, load_function
@@ -322,17 +320,9 @@ def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, 
         turn_tokens=env.turn_tokens,
         results_tokens=env.result_tokens,
     )
-    prompt, name = read_prompt(env.prompt), Path(env.prompt).stem
-    require_askable(prompt, env.prompt_role, name)
+    schemas = [tool.schema for tool in made] + ([SEARCH_SCHEMA] if index is not None else [])
     return ToolSetting(
-        dialect=dialect,
-        prompt_name=name,
-        prompt=prompt,
-        ask_with=asked_with(tasks),
-        prompt_role=env.prompt_role,
-        template=template_of(
-            env, dialect, tokenizer, [tool.schema for tool in made] + ([SEARCH_SCHEMA] if index is not None else [])
-        ),
+        **asked_by(env, env.prompt, dialect, tokenizer, tasks, tools=schemas),
         corpus_sha256=index.card.corpus_sha256 if index is not None else None,
         retriever_identity=index.card.retriever if index is not None else None,
         own_code=env_code_in(env),

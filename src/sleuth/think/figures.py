@@ -26,11 +26,6 @@ FIGURES = (
         "How much likelier its own thoughts make the text than such phrases.",
     ),
     _nats("over_swapped", "Its own over thoughts of other texts", "Likewise, than its thoughts in another text."),
-    _nats(
-        "over_within",
-        "Its own over thoughts of other places",
-        "Likewise, than its thoughts at another place of the text.",
-    ),
     _nats("over_teacher", "Its own over a teacher's", "Likewise, than a teacher's thoughts."),
     _share(
         "right_sampled",

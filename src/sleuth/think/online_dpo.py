@@ -12,18 +12,18 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sleuth.answers.answer import TotalReward
 from sleuth.answers.factory import judges_in, require_functions, reward_spec_of
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import questions_hash
-from sleuth.evaluation.judge_exam import cards_json, require_accurate
+from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.device import releasing_cached_memory
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.policy import Update, no_update
 from sleuth.rollout import scored
-from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
 from sleuth.think.pools import (
     Choice,
@@ -66,6 +66,8 @@ def require_inputs(stage: OnlineDpoRecipe, inputs: StageInputs) -> list[Task]:
 
 class DPOTrainer(Trainer):
     """The objects of one stage, and its step. The engine shares the model of the policy: weights are never copied."""
+
+    idle = "every pool ties or lacks verdicts, so there was nothing to prefer"
 
     def __init__(
         self, stage: OnlineDpoRecipe, context: StageContext, saved: Saved | None, judge_pool: JudgePool
@@ -131,27 +133,12 @@ class DPOTrainer(Trainer):
         named = {"over original": "rollouts_over_original", "margin": "margin", "ties": "ties"}
         return " ".join(f"{name} {_shown(figures.get(key))}" for name, key in named.items())
 
-    def remarks(self, step: int, figures: Figures) -> list[str]:
-        """A line about a step without an update."""
-        if figures["loss"] is not None or "not_finite" in figures:
-            return []
-        return [f"step {step}: every pool ties or lacks verdicts, so there was nothing to prefer and no update"]
-
     def evidence(self, alarm: str) -> str:
         """Where the rollouts are."""
         return f"; see {self.context.folder.rollouts}"
 
-    def save(self, step: int) -> Path:
-        """A checkpoint after `step` steps."""
-        state = {
-            "policy": self.policy.state_dict(),
-            "asked": self.order.taken,
-            "budget": self.budget.tokens,
-            "reward": self.reward_spec.model_dump(mode="json"),
-        }
-        beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
-        save = self.context.checkpoints.save
-        return self.context.ranks.broadcast(lambda: save(step, self.model, self.tokenizer, state, beside=beside))
+    def state(self) -> dict[str, Any]:
+        return {"asked": self.order.taken, "reward": self.reward_spec.model_dump(mode="json")}
 
     async def _pools(self, step: int) -> tuple[list[Group], list[Choice]]:
         """The step's pools, and the choice of each; continued pretraining samples and judges nothing."""

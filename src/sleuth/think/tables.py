@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TAGS = 8
 """Tokens of tags around a thought."""
-PROBED = 6
+PROBED = 5
 """Arms of a probe whose suffixes are judged, the teacher's thoughts included."""
 PROBLEM, FULL = 512, 0.5
 """Tokens of a problem of a reasoning benchmark, its examples included, and the share of the limit that a typical
@@ -283,11 +283,6 @@ class ProbeRecipe(ThoughtPlayFields):
     """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
     held_out: HeldOutThoughtsRecipe | None = None
     """Held-out thoughts whose loss is measured too, as a supervised stage does; absent: none."""
-
-    @property
-    def arms(self) -> int:
-        """At the place, and at another one of its document."""
-        return 2
 
     def skills(self) -> tuple[Skill, ...]:
         """What it asks of its judge."""

@@ -1,5 +1,5 @@
 """Measures whether a model's thoughts help: how likely the true suffix is after its own thought, an empty one, generic
-phrases, thoughts of other texts and places, and a teacher's.
+phrases, thoughts of other texts, and a teacher's.
 
 If a wrong thought harms, thoughts are read. They are written well only if the model's own beat an empty one and generic
 phrases, which is what the certificate states.
@@ -23,7 +23,6 @@ from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, bootstrap_ratio, minus, share
 from sleuth.evaluation.judge_exam import require_accurate
-from sleuth.evaluation.significance import clusters_for_difference
 from sleuth.judges.factory import JudgePool, require_available
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.policy import TokenBudget
@@ -45,7 +44,7 @@ THOUGHT_ONLY = {"suffix_tokens": 0, "stops": (), "close": "inserted"}
 """Changes of the environment: thoughts are sampled without suffixes, since several arms use them, and closed if the
 model did not close them."""
 SUFFIX_KEY = 2
-"""Separates the sampling keys of suffixes from those of thoughts (0 and 1); all arms share them, sample by sample."""
+"""Separates the sampling keys of suffixes from those of thoughts; all arms share them, sample by sample."""
 
 
 def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
@@ -77,8 +76,8 @@ def probe_thoughts(
     seed: int = 0,
     budget: TokenBudget | None = None,
 ) -> dict[str, Any]:
-    """The contents of a probe's file: every figure with its interval over documents, the documents needed to show such
-    differences, the certificate, and a record of each spot. Suffixes are scored within `budget`.
+    """The contents of a probe's file: every figure with its interval over documents, the certificate, and a record of
+    each spot. Suffixes are scored within `budget`.
 
     `gain_ARM` is how much likelier an arm makes a token of the true suffix than an empty thought does, in nats,
     `blank_nll` the largest possible gain, and `gained_share` the share of it that the model's own thoughts gain;
@@ -111,11 +110,6 @@ def probe_thoughts(
     if (rows := stage.held_out) is not None:
         figures |= held_out_figures(rows, rows.documents(), thinker.model, renderer, budget, thinker.ranks)
     figures = {name: figure for name, figure in figures.items() if figure.value is not None}
-    needed = {
-        name: clusters_for_difference(values, documents)
-        for name, values in differences.items()
-        if name.startswith(("over_", "right_over_"))
-    }
     records = [
         {
             "id": spot.task.id,
@@ -134,8 +128,7 @@ def probe_thoughts(
     return {
         "model": thinker.name,
         **{name: figure.as_json() for name, figure in figures.items()},
-        "documents_needed": needed,
-        "certificate": certificate(stage, spots, figures, needed, seed),
+        "certificate": certificate(stage, spots, figures, seed),
         "records": records,
     }
 
@@ -265,24 +258,18 @@ CONTROLS = {
 }
 """What a useful thought has to beat, in words. `swapped` is for models that never saw an empty thought: any other beats
 it, and only a thought about this text gains more here than elsewhere."""
-OTHERS = (*CONTROLS, "within", "teacher")
 
 
 def certificate(
-    stage: ProbeRecipe,
-    spots: Sequence[Spot],
-    figures: Mapping[str, Measured],
-    needed: Mapping[str, int | None],
-    seed: int,
+    stage: ProbeRecipe, spots: Sequence[Spot], figures: Mapping[str, Measured], seed: int
 ) -> dict[str, Any]:
     """The certificate in a probe's file: the verdict, its figures, and the settings and texts of the probe."""
-    over = {name: figures[f"over_{name}"] for name in OTHERS if f"over_{name}" in figures}
+    over = {name: figures[f"over_{name}"] for name in (*CONTROLS, "teacher") if f"over_{name}" in figures}
     passes, claim = verdict(over)
     return {
         "passes": passes,
         "claim": claim,
         **{f"over_{name}": figure.as_json() for name, figure in over.items()},
-        "documents_needed": {name: needed.get(f"over_{name}") for name in CONTROLS},
         "texts_sha256": questions_hash([spot.task for spot in spots]),
         "samples": stage.samples,
         "temperature": stage.temperature,
@@ -307,7 +294,7 @@ def verdict_line(contents: Mapping[str, Any]) -> str:
     certified = contents["certificate"]
     over = ", ".join(
         f"over {name} {Measured(**contents[f'over_{name}']).formatted()}"
-        for name in OTHERS[:-1]
+        for name in CONTROLS
         if f"over_{name}" in contents
     )
     return f"{'PASS' if certified['passes'] else 'no certificate'}: {certified['claim']} ({over} nats a token)"

@@ -205,25 +205,15 @@ def thought_figures(
 
     `thought_nll` and `text_nll` are means over the tokens of a row inside the tags (tags included) and outside them,
     then over rows; `thought_nats` is the sum over a whole thought. `suffix_nll_*` are means over the tokens after each
-    thought under each condition, `thought_gain` is blank minus true. If documents have several kinds, there are
-    `thought_nats_KIND` and `suffix_nll_*_KIND` too.
+    thought under each condition, `thought_gain` is blank minus true.
     """
     row_nlls = _row_nlls(scorer, documents, row_tokens)
     positions = [position for document in documents for position in positions_of(scorer, document, suffix_tokens)]
     suffixes = suffix_nlls(scorer, positions, conditions_of(positions))
     clusters = [position.document for position in positions]
-    kinds = sorted({document.kind for document in documents})
     figures = {name: bootstrap_mean(list(values.values())) for name, values in row_nlls.items()}
     figures |= {f"suffix_nll_{name}": bootstrap_mean(values, clusters) for name, values in suffixes.items()}
     figures["thought_gain"] = paired_bootstrap(suffixes["blank"], suffixes["true"], clusters)
-    for kind in kinds if len(kinds) > 1 else ():
-        own = [row_nlls["thought_nats"].get(document.id) for document in documents if document.kind == kind]
-        figures[f"thought_nats_{kind}"] = bootstrap_mean(own)
-        for name, values in suffixes.items():
-            of_kind = [
-                value if position.kind == kind else None for position, value in zip(positions, values, strict=True)
-            ]
-            figures[f"suffix_nll_{name}_{kind}"] = bootstrap_mean(of_kind, clusters)
     return figures
 
 

@@ -163,10 +163,6 @@ def thought_setting(env: ThoughtEnvRecipe, tokenizer: PreTrainedTokenizerFast | 
     opening, closing = (tag_piece(tag, None if tokenizer is None else Renderer(tokenizer)) for tag in TAGS)
     return ThoughtSetting(
         dialect=DIALECTS["sleuth"],
-        prompt_name="",
-        prompt="",
-        prompt_role="raw",
-        template=None,
         limits=env,
         opening_tag=opening,
         closing_tag=closing,

@@ -34,8 +34,8 @@ def probe_thoughts(
 ) -> None:
     """Measure whether a model's thoughts make true text likelier.
 
-    Its own thoughts are compared with none, empty phrases, those of other texts, those of other places, and a
-    teacher's, as the recipe's first stage of kind = "probe" says. The certificate is a part of the file of --out.
+    Its own thoughts are compared with none, empty phrases, those of other texts, and a teacher's, as the recipe's first
+    stage of kind = "probe" says. The certificate is a part of the file of --out.
     """
     from sleuth.think.tables import ProbeRecipe
 
@@ -65,8 +65,6 @@ def _print_arms(contents: Mapping[str, Any]) -> None:
     print_figures(f"thoughts of {contents['model']}, in nats a token of the true suffix", measured)
     left = measured["blank_nll"].formatted()
     typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
-    needed = ", ".join(f"{name} {count:,}" for name, count in contents["documents_needed"].items() if count)
-    typer.echo(f"Documents that would show differences of this size, in four of five cases: {needed or 'not known'}.")
     certificate = contents["certificate"]
     typer.echo(f"{'PASS' if certificate['passes'] else 'No certificate'}: {certificate['claim']}.")
 

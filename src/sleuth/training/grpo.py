@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from sleuth.answers.factory import (
     answer_scorer_of,
@@ -29,7 +30,7 @@ from sleuth.episodes.function import accepted_hash, all_sources, code_difference
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences, reward_differences
 from sleuth.episodes.setting import Setting, trial_group
-from sleuth.evaluation.judge_exam import cards_json, require_accurate
+from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.device import release_cached_memory, releasing_cached_memory
 from sleuth.learn.batch import Advantages
@@ -50,7 +51,6 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.schedule import Schedules, with_numbers
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
-from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.training.engines import training_engine
 from sleuth.training.learning import (
     batches_of_step,
@@ -152,6 +152,8 @@ class GRPOTrainer(Trainer):
     """The objects of one GRPO stage, and its step. An engine in this process shares the model of the policy: weights
     are never copied."""
 
+    idle = "in no group do the scores differ, so there was nothing to learn"
+
     def __init__(self, stage: GrpoRecipe, context: StageContext, saved: Saved | None, judge_pool: JudgePool) -> None:
         self.stage, self.context = stage, context
         self.schedules = Schedules(stage)
@@ -182,7 +184,7 @@ class GRPOTrainer(Trainer):
             teacher, self.teacher_sha256 = load_teacher(context, stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(self.now, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = token_budget(context, saved)
-        inputs = HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
+        inputs = HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen)
         self.hooks = hooks_of(inputs)
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
@@ -279,33 +281,21 @@ class GRPOTrainer(Trainer):
         """The reward, and the share of groups with signal."""
         return f"reward {_shown(figures['reward_mean'])} signal {_shown(figures['nonzero_advantage_fraction'])}"
 
-    def remarks(self, step: int, figures: Figures) -> list[str]:
-        """A line about a step without an update."""
-        if figures["loss"] is not None or "not_finite" in figures:
-            return []
-        return [f"step {step}: in no group do the scores differ, so there was nothing to learn and no update"]
-
     def evidence(self, alarm: str) -> str:
         """Episodes of the last step and their file; none for an alarm of the red team, which plays no episodes."""
         if alarm == "gamed_reward":
             return ""
         return f"; see {', '.join(episodes_showing(alarm, self.groups))} in {self.rollouts.name}"
 
-    def save(self, step: int) -> Path:
-        """A checkpoint after `step` steps."""
-        state = {
-            "policy": self.policy.state_dict(),
+    def state(self) -> dict[str, Any]:
+        return {
             "asked": self.worker.asked,
             **({"drawn": self.worker.drawn} if self.worker.drawn else {}),
-            "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
             "teacher": self.teacher_sha256,
             "own_code": {what: code.model_dump(mode="json") for what, code in self.own_code.items()},
             **{name: value for hook in self.hooks for name, value in hook.state_dict().items()},
         }
-        beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
-        save, files = self.context.checkpoints.save, {"protocol": self.protocol, "beside": beside}
-        return self.context.ranks.broadcast(lambda: save(step, self.model, self.tokenizer, state, **files))
 
     def _score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:
         """Add what is scored after all episodes have ended."""

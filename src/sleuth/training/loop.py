@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.pool import PoolEngine
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.figures import figures, is_score
+from sleuth.evaluation.judge_exam import cards_json
 from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.kernels.device import releasing_cached_memory
 from sleuth.learn.models import plain_line
@@ -27,6 +29,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe.schedule import peak
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
+from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.metrics import as_written
 from sleuth.runs.progress import ProgressBar, quiet
@@ -41,9 +44,16 @@ Figures = dict[str, Any]
 class Trainer(ABC):
     """What a stage trains. Steps are the stage's own, counted from 1."""
 
+    context: StageContext
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     policy: Policy
+    budget: TokenBudget
+    protocol: ProtocolCard | None = None
+    """What checkpoints carry, if the trained model plays episodes."""
+    judges: Sequence[Mapping[str, Any]] = ()  # the cards of those that were examined
+    idle: ClassVar[str] = ""
+    """Why a step may have no update."""
     engine: Any = None
     """What plays its episodes, if anything does."""
     last: Mapping[str, Any] = {}
@@ -54,8 +64,8 @@ class Trainer(ABC):
         """One optimiser step; its figures."""
 
     @abstractmethod
-    def save(self, step: int) -> Path:
-        """A checkpoint after `step` steps."""
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint has beside the weights, the optimiser and the budget, for a run that continues."""
 
     @abstractmethod
     def note(self, figures: Figures) -> str:
@@ -71,11 +81,19 @@ class Trainer(ABC):
 
     def remarks(self, step: int, figures: Figures) -> list[str]:
         """Lines to print about a step."""
-        return []
+        had_none = self.idle and figures["loss"] is None and "not_finite" not in figures
+        return [f"step {step}: {self.idle} and no update"] if had_none else []
 
     def evidence(self, alarm: str) -> str:
         """Where the last step shows an alarm; empty if nothing does."""
         return ""
+
+    def save(self, step: int) -> Path:
+        """A checkpoint after `step` steps."""
+        state = {"policy": self.policy.state_dict(), "budget": self.budget.tokens, **self.state()}
+        files = {"protocol": self.protocol, "beside": {CARDS_FILE: cards_json(self.judges)} if self.judges else {}}
+        save = self.context.checkpoints.save
+        return self.context.ranks.broadcast(lambda: save(step, self.model, self.tokenizer, state, **files))
 
 
 @failing()

@@ -31,7 +31,7 @@ from sleuth.runs.chain import step_name
 from sleuth.runs.rollouts import is_whole, read_rollouts, write_rollouts
 from sleuth.training.engines import TrainingEngine
 from sleuth.training.loop import Figures, InfiniteSampler
-from sleuth.training.stage_context import Saved, StageContext
+from sleuth.training.stage_context import StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, Reward, SleuthError, Task
 
@@ -315,7 +315,6 @@ class HookInputs:
     model: PreTrainedModel
     budget: TokenBudget
     frozen: PreTrainedModel | None
-    saved: Saved | None
 
 
 def hooks_of(inputs: HookInputs) -> list[Hook]:

@@ -58,8 +58,6 @@ def run_with(
 class SFTTrainer(Trainer):
     """A model with its policy and its token budget, new or resumed from `saved`. Subclasses add `step`."""
 
-    protocol: ProtocolCard | None = None
-    """What checkpoints carry, if the trained model plays episodes."""
     teacher_sha256: str | None = None
     """Of the weights of the teacher whose episodes are trained, if there is one."""
 
@@ -88,13 +86,8 @@ class SFTTrainer(Trainer):
         """The loss."""
         return "no update" if figures["loss"] is None else f"loss {figures['loss']:.3f}"
 
-    def save(self, step: int) -> Path:
-        """A checkpoint after `step` steps."""
-        state = {"policy": self.policy.state_dict(), "budget": self.budget.tokens, "teacher": self.teacher_sha256}
-        save = self.context.checkpoints.save
-        return self.context.ranks.broadcast(
-            lambda: save(step, self.model, self.tokenizer, state, protocol=self.protocol)
-        )
+    def state(self) -> dict[str, Any]:
+        return {"teacher": self.teacher_sha256}
 
 
 class TextTrainer(SFTTrainer):
