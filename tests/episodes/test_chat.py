@@ -117,14 +117,6 @@ def test_the_model_sees_what_a_chat_server_would_render(
     assert story(episode) == as_a_server_would(template, *said, flags=flags) + ANSWER
 
 
-def test_if_a_template_keeps_all_text_an_episode_is_one_trajectory_of_the_sampled_tokens() -> None:
-    episode = played(KEEPS, THOUGHT, THOUGHT, ANSWER)
-    assert len(episode.trajectories) == 1
-    assert [s.text for s in episode.trajectory.segments if s.author == "policy"] == [
-        turn.removesuffix("<|im_end|>") for turn in (THOUGHT, THOUGHT, ANSWER)
-    ]
-
-
 def test_if_a_template_drops_thoughts_each_turn_is_trained_in_one_trajectory_and_a_copy_in_later_ones() -> None:
     episode = played(STRIPS, THOUGHT, THOUGHT, ANSWER)
     first, second, last = episode.trajectories
