@@ -14,16 +14,11 @@ from sleuth.dialect import DIALECTS
 from sleuth.episodes.library import read_prompt
 from sleuth.search import world as thoughts
 from sleuth.search.env import SearchEnv
-from sleuth.types import Passage, Reply, RetrievalFailed, SleuthError, Task
+from sleuth.types import Passage, Reply, SleuthError, Task
 from sleuth.world.library import Article
 
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))
 PROMPT = "Answer it.\nQuestion: {question}\n"
-
-
-class FailingShelf:
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        raise RetrievalFailed("no route to the shelf")
 
 
 class OneShelf:
@@ -197,13 +192,6 @@ def test_tags_in_a_passage_change_no_action() -> None:
     assert "<answer>Rome</answer>" in text_of(found)
     assert shelf.queries == ["Ada"]
     assert_action(end, "answer", "Tarn")
-
-
-def test_a_search_that_failed_ends_the_episode_and_keeps_its_query() -> None:
-    env = SearchEnv(TASK, DIALECTS["sleuth"], PROMPT, FailingShelf())
-    _, end = replies(env, "<search> Ada</search>")
-    assert (end.done, end.pieces) == ("failed", ())
-    assert_action(end, "search", "Ada")
 
 
 @pytest.mark.parametrize(
