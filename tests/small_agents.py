@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from shelf import Shelf
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
@@ -21,7 +22,7 @@ from sleuth.search.env import SearchEnv
 from sleuth.serve.access import LOOPBACK, Access, conversation_limits
 from sleuth.serve.agent import Agent, question_task, refining_task
 from sleuth.serve.chat_app import chat_app
-from sleuth.types import Chunk, Passage, RetrievalFailed, Sampling, Task
+from sleuth.types import Chunk, Passage, Sampling, Task
 from sleuth.world.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer(200)
@@ -29,19 +30,6 @@ ADA = Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn.", scor
 TARN = Passage(id="4", title="Tarn", text="Tarn <b>is</b> a town by a lake.", score=1.0)
 LAKE = Passage(id="9", title="Lake", text="A lake.", score=0.5)
 FOUND = (ADA, TARN, LAKE)
-
-
-class Shelf:
-    """Finds the same passages, whatever is asked."""
-
-    def __init__(self, *passages: Passage, fails: bool = False) -> None:
-        self.passages = passages
-        self.fails = fails
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        if self.fails:
-            raise RetrievalFailed("no route to the shelf")
-        return [list(self.passages[:k]) for _ in queries]
 
 
 class PacedEngine(ScriptedEngine):

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from sleuth import family
-from sleuth.answers.factory import judges_in
 from sleuth.cli.pipeline import require_inputs, run_recipe
 from sleuth.own.families import use_installed
-from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
+from sleuth.recipe import Recipe, load_recipe
 from sleuth.recipe.problems import Look
 from sleuth.runs.run_folder import RunFolder
 from sleuth.terminal.recipe_inputs import missing_inputs
@@ -118,23 +117,6 @@ def run(file: Path, folder: Path) -> Recipe:
     with RunFolder.open(folder, resolved) as place:
         run_recipe(resolved, place)
     return resolved
-
-
-def test_a_stage_of_a_named_family_runs_and_its_run_is_read_again(recipe: Path, tmp_path: Path) -> None:
-    resolved = run(recipe, tmp_path / "run")
-    assert (tmp_path / "run" / "poem.txt").read_text() == "in time"
-    assert 'families = [\n    "verses.py:POETRY",\n]' in dump_toml(resolved)
-    assert load_recipe(tmp_path / "run" / "recipe.toml").stage == resolved.stage
-
-
-def test_rewards_and_judges_of_a_named_family_stand_where_ours_do(recipe: Path) -> None:
-    reward = 'grpo.reward=[{kind = "rhyme"}]'
-    named = load_recipe(ROOT / "recipes" / "demo.toml", [f'model="{BASE}"', 'families=["verses:POETRY"]', reward])
-    assert named.families == ("verses.py:POETRY",)
-    (stage,) = named.stages_of(GrpoRecipe).values()
-    assert not [*judges_in(stage.reward)]
-    assert family.table("judges", "ear").__name__ == "RhymeJudge"
-    assert family.verbs()["Poetry"] == {"rhyme": "verses:rhyme"}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tool_episodes import call
 from verb import sleuth
 
 from sleuth.answers.factory import reward_of
@@ -119,10 +120,6 @@ def test_the_calculator_is_called_and_its_result_read(checkout: Path) -> None:
     assert "\n<tool_response>372</tool_response>\n" in trajectory.text
     assert '"name": "calculator"' in trajectory.segments[0].text
     assert group.scores[0].value == 1.0
-
-
-def call(name: str, **arguments: object) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 def test_a_transfer_in_the_bank_ends_the_episode_and_is_paid(checkout: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from refusals import line_of
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models
 from verb import write_rows
@@ -75,10 +76,7 @@ def recipe(folder: Path, *overrides: str) -> Recipe:
 
 
 def complaint(given: Recipe) -> str:
-    with pytest.raises(SleuthError) as caught:
-        require_inputs(given)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return line_of(require_inputs, given)
 
 
 @pytest.mark.parametrize("card", [[], ['card="1 x 24GB"']])

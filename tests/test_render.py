@@ -91,20 +91,6 @@ def test_a_tag_that_the_tokenizer_cannot_write_or_reads_otherwise_is_named(tag: 
         check_writable(space_dropping_tokenizer(), [tag])
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("config.json", '{"model_type": "qwen3"}', r"no tokenizer there: tokenizer\.json"),
-        ("tokenizer.json", "{", "no tokenizer could be loaded"),
-    ],
-)
-def test_a_folder_without_a_tokenizer_or_with_a_broken_one_is_one_clear_line(tmp_path, file, text, said):
-    (tmp_path / file).write_text(text)
-    with pytest.raises(SleuthError, match=said) as raised:
-        load_tokenizer(str(tmp_path))
-    assert "\n" not in str(raised.value)
-
-
 def test_a_run_folder_given_as_a_model_is_refused_with_its_last_checkpoint(tmp_path):
     run = tmp_path / "demo"
     (run / "checkpoints").mkdir(parents=True)

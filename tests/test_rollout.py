@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
+from shelf import Shelf
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.scripted import ScriptedEngine
@@ -20,7 +21,6 @@ from sleuth.types import (
     EpisodeKey,
     Group,
     Passage,
-    RetrievalFailed,
     Sampling,
     Score,
     Segment,
@@ -30,18 +30,8 @@ from sleuth.types import (
 from sleuth.world.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer(200)
+TARN = Passage(id="1", title="Tarn", text="Tarn is a town.")
 TASKS = [Task(id=str(number), question=f"Question {number}?", golden_answers=("Tarn",)) for number in range(3)]
-
-
-class Shelf:
-    def __init__(self, fails: bool = False, text: str = "Tarn is a town.") -> None:
-        self.fails = fails
-        self.text = text
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        if self.fails:
-            raise RetrievalFailed("no route to the shelf")
-        return [[Passage(id="1", title="Tarn", text=self.text)] for _ in queries]
 
 
 def diligent(text: str, sampling: Sampling) -> str:
@@ -68,7 +58,7 @@ def rollout(answer: Callable[[str, Sampling], str], context: int) -> Rollout:
 
 
 def test_an_episode_is_prompt_query_results_and_answer_in_order() -> None:
-    trajectory = groups(Shelf())[0].episodes[0].trajectory
+    trajectory = groups(Shelf(TARN))[0].episodes[0].trajectory
     assert trajectory.text == (
         "Question: Question 0?\n<think>hm</think><search> Tarn</search>\n<information>\n[1] Tarn | Tarn is a town.\n"
         "</information>\n<answer> Tarn</answer>"
@@ -80,7 +70,7 @@ def test_an_episode_is_prompt_query_results_and_answer_in_order() -> None:
 
 
 def test_groups_come_in_the_order_of_tasks_with_their_siblings_in_order() -> None:
-    played = groups(Shelf(), samples=3)
+    played = groups(Shelf(TARN), samples=3)
     assert [group.task.id for group in played] == ["0", "1", "2"]
     assert all([episode.sample for episode in group.episodes] == [0, 1, 2] for group in played)
 
@@ -92,7 +82,7 @@ def test_every_completion_has_its_own_sampling_key() -> None:
         keys.append(sampling.key)
         return diligent(text, sampling)
 
-    groups(Shelf(), answer=watch)
+    groups(Shelf(TARN), answer=watch)
     assert len(set(keys)) == len(keys) == len(TASKS) * 2 * 2
     assert {len(key) for key in keys} == {6}
 
@@ -112,7 +102,7 @@ def test_neither_a_question_nor_a_passage_can_write_a_control_token(author: str)
         Task(id="1", question=asked, golden_answers=("Tarn",)),
         DIALECTS["sleuth"],
         f"{TOKENIZER.eos_token}Question: {{question}}\n",
-        Shelf(text=hostile),
+        Shelf(Passage(id="1", title="Tarn", text=hostile)),
     )
     episode = asyncio.run(rollout(diligent, context=400).episode(env, env.task, 0, 0))
     assert TOKENIZER.eos_token in (asked if author == "question" else hostile)
@@ -123,11 +113,11 @@ def test_neither_a_question_nor_a_passage_can_write_a_control_token(author: str)
 
 
 def test_results_that_leave_no_room_for_a_turn_are_dropped_so_no_episode_exceeds_the_context() -> None:
-    whole = groups(Shelf())[0].episodes[0].trajectory
+    whole = groups(Shelf(TARN))[0].episodes[0].trajectory
     shown = [segment.text.startswith("\n<information>") for segment in whole.segments].index(True)
     asked = sum(len(segment.tokens) for segment in whole.segments[:shown])
     for context in range(asked + 1, len(whole.tokens)):
-        trajectory = groups(Shelf(), context=context)[0].episodes[0].trajectory
+        trajectory = groups(Shelf(TARN), context=context)[0].episodes[0].trajectory
         assert len(trajectory.tokens) <= context
         assert trajectory.stop == "length"
         assert trajectory.searches == 1
@@ -136,12 +126,12 @@ def test_results_that_leave_no_room_for_a_turn_are_dropped_so_no_episode_exceeds
 
 def test_a_prompt_longer_than_the_context_is_one_clear_line() -> None:
     with pytest.raises(SleuthError, match=r"the prompt has \d+ tokens and the context holds 5: .* 'Question: Question"):
-        groups(Shelf(), context=5)
+        groups(Shelf(TARN), context=5)
 
 
 def test_streaming_adds_the_chunks_of_each_policy_segment_and_changes_nothing_else() -> None:
     async def parts(stream: bool) -> list[object]:
-        env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
+        env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf(TARN))
         engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
         played = play(env, engine, renderer, context=400, temperature=1.0, key=(0,), stream=stream)
         return [part async for part in played]
@@ -154,7 +144,7 @@ def test_streaming_adds_the_chunks_of_each_policy_segment_and_changes_nothing_el
 
 def test_an_action_follows_its_turn_and_precedes_its_passages() -> None:
     async def kinds() -> list[str]:
-        env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf())
+        env = SearchEnv(TASKS[0], DIALECTS["sleuth"], "Question: {question}\n", Shelf(TARN))
         engine, renderer = ScriptedEngine(TOKENIZER, diligent), Renderer(TOKENIZER)
         played = play(env, engine, renderer, context=400, temperature=1.0, key=(0,))
         return [
@@ -195,7 +185,7 @@ def test_a_group_is_scored_while_others_are_still_played() -> None:
 
         def env(task: Task, key: EpisodeKey) -> Env:
             return SearchEnv(
-                task, DIALECTS["sleuth"], "Question: {question}\n", Shelf() if task.id == "1" else Patient()
+                task, DIALECTS["sleuth"], "Question: {question}\n", Shelf(TARN) if task.id == "1" else Patient(TARN)
             )
 
         played = rollout(diligent, 400).groups(TASKS, env, samples=2, reward=reward)

@@ -12,8 +12,6 @@ import pytest
 from sleuth.answers.suites import SEVEN, SUITES, NamedSuite, chosen_by_hash, load_suite
 from sleuth.types import SleuthError, Task
 
-REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
-
 
 def write_set(folder: Path, file: str, size: int = 3, order: int | None = None) -> None:
     rows = [
@@ -86,16 +84,3 @@ def test_a_folder_without_sets_is_told_what_one_looks_like(tmp_path: Path, name:
     (tmp_path / "empty" / "questions.jsonl").write_text("")
     with pytest.raises(SleuthError, match=r"holds no test sets; .*nq/test.jsonl, or a suite by name: seven"):
         load_suite(tmp_path / name)
-
-
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
-def test_real_questions_in_the_layout_of_a_suite(tmp_path: Path) -> None:
-    for file, name in (("qa_test.jsonl", "mixed"), ("questions_nq_efficientqa_dev.jsonl", "efficientqa")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "test.jsonl").symlink_to(REAL_DATA / file)
-    suite = load_suite(tmp_path, per_set=200)
-    assert [(one.name, len(one.tasks), one.total) for one in suite.sets] == [
-        ("efficientqa", 200, 1799),
-        ("mixed", 200, 1720),
-    ]
-    assert len({task.id for task in suite.tasks}) == 400

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -110,26 +108,6 @@ def test_a_killed_run_keeps_what_it_found_leaves_nothing_running_and_is_continue
     assert "measured before: quick; kept in" in printed
 
 
-def test_a_run_that_is_ended_by_a_signal_keeps_the_figures_so_far_and_prints_its_table(scripted, capsys):
-    (scripted / "hold").touch()
-    found: list[int] = []
-
-    def end() -> None:
-        found.append(held(scripted))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=end, daemon=True).start()
-    status = command.run_checks(["quick", "slow", "last"], options_of(scripted))
-    assert status == 128 + signal.SIGTERM
-    wait_for_the_end_of(found[0])
-    assert kept_checks(scripted) == {"quick": "done", "slow": "interrupted"}
-    printed = capsys.readouterr().out
-    assert printed.count("tokens") == 2
-    assert "slow       INTERRUPTED: the run was ended by SIGTERM" in printed
-    assert "last       NOT RUN: the run was ended before it" in printed
-    assert list(scripted.glob("sleuth-gpu-*")) == []
-
-
 # -- the file ------------------------------------------------------------------------------------------------------
 
 
@@ -149,9 +127,6 @@ def test_only_checks_that_ended_well_at_this_commit_with_this_torch_are_not_run_
     for made in (outcome("card"), *others):
         kept.add(made)
     assert list(kept.done(outcome("card").facts)) == ["card"]
-
-
-# -- time ----------------------------------------------------------------------------------------------------------
 
 
 # -- a Python with torch and transformers alone ----------------------------------------------------------------------

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.cite.citation_reward import CitationRecipe
 from sleuth.cli.pipeline import require_inputs
 from sleuth.data.questions import load_questions
 from sleuth.episodes.protocol import ProtocolCard
@@ -113,14 +112,3 @@ def test_an_answer_that_nobody_could_judge_is_refused_unless_citations_alone_are
     with pytest.raises(SleuthError, match=r"stage\.1 \(grpo\): question '1' has no golden answers"):
         require_inputs(load_recipe(recipe, [rows]))
     require_inputs(load_recipe(recipe, [rows, "stage.1.reward.0.content=none"]))
-
-
-def test_a_run_does_not_go_on_under_another_version_of_the_citation_reward(
-    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(recipe, tmp_path / "run", "stage.1.stop_after=1")
-    with monkeypatch.context() as later:
-        later.setattr(CitationRecipe, "version", CitationRecipe.version + 1)
-        with pytest.raises(SleuthError, match="scorer_version: the checkpoint 2, the recipe 3"):
-            run(recipe, tmp_path / "run")
-    assert run(recipe, tmp_path / "run").name == "step-000002"

@@ -30,10 +30,6 @@ def obedient(body: dict[str, Any]) -> tuple[int, object]:
     return honest(body)
 
 
-def in_love_with_the_first(body: dict[str, Any]) -> tuple[int, object]:
-    return says(preferred("first")) if "<first-" in body["messages"][1]["content"] else honest(body)
-
-
 def a_coin_for_pairs(body: dict[str, Any]) -> tuple[int, object]:
     coin = zlib.crc32(body["messages"][1]["content"].encode()) % 2
     return says(preferred(("first", "second")[coin])) if "<first-" in body["messages"][1]["content"] else honest(body)
@@ -75,10 +71,12 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
     ("answer", "more", "said"),
     [
         (obedient, "", r"obeys instructions inside the answer(.|\n)*its verdicts should not be paid for"),
-        (in_love_with_the_first, "", r"favours the answer that comes first(.|\n)*its verdicts should not be paid for"),
-        (mixing_up_claims, "", r"claims +1\.00 .* 8 *\n"),
-        (mixing_up_claims, "", r"claims on sheets +0\.50 .* 8 +\w[\w ]+: 0\.00"),
-        (mixing_up_claims, "", r"failed: its verdicts on claims on sheets should not be paid for"),
+        (
+            mixing_up_claims,
+            "",
+            r"claims +1\.00 .* 8 *\n(.|\n)*claims on sheets +0\.50 .* 8 +\w[\w ]+: 0\.00(.|\n)*"
+            "failed: its verdicts on claims on sheets should not be paid for",
+        ),
         (
             a_coin_for_pairs,
             "least_accuracy = 0.8",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verb import printed_json, refusal, sleuth, write_rows
+from verb import printed_json, sleuth, write_rows
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
@@ -62,11 +62,6 @@ def test_json_and_the_page_have_the_same_comparison(files: list[Path], tmp_path:
     found = printed_json("compare", *files[:2], "--out", tmp_path / "page.html")
     assert found["modes"]["a"]["never_searches"] == 27
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-
-
-def test_mistakes_are_one_line(files: list[Path], tmp_path: Path) -> None:
-    assert "no such run, checkpoint or evaluation file" in refusal("compare", tmp_path / "none", files[0])
-    assert "should be FILE.html" in refusal("compare", *files[:2], "--out", tmp_path / "page.txt")
 
 
 def test_one_model_under_two_dialects_is_one_table_with_a_note(tmp_path: Path) -> None:

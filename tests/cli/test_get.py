@@ -103,22 +103,6 @@ def test_published_recipes_name_the_index_of_the_published_vectors_and_require_t
     assert catalogue.command_for(env.index) == "sleuth get wiki-18 --kind dense"
 
 
-def test_a_wrong_checksum_and_a_small_disk_are_one_line(
-    hub: BrokenHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.wrong = "owner/towns/towns.jsonl.gz"
-    result = sleuth("get", "towns", tmp_path / "towns")
-    assert result.exit_code == 2
-    assert "wrong checksum" in result.stderr.splitlines()[-1]
-    hub.sent.clear()
-    monkeypatch.setattr(catalogue, "free_bytes", lambda path: 10_000)
-    result = sleuth("get", "towns", tmp_path / "other")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: towns: not enough disk: ")
-    assert result.stderr.endswith("name a DIR on a larger disk\n")
-    assert hub.sent == []
-
-
 def test_questions_are_a_file_and_a_line_for_the_recipe(hub: BrokenHub, tmp_path: Path) -> None:
     shown = sleuth("get", "asked", tmp_path).stdout
     assert shown == f'{tmp_path / "test.jsonl"}: 20 questions\nIn a recipe: questions = "{tmp_path / "test.jsonl"}"\n'

@@ -129,11 +129,6 @@ def pickled(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Opens(), protocol=2))
 
 
-def pickled_zip(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    torch.save({"model.embed_tokens.weight": Opens()}, folder / "pytorch_model.bin")
-
-
 def indexed(index: Any) -> Change:
     def change(folder: Path) -> None:
         (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
@@ -167,11 +162,6 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
 PADDING = {"strategy": {"Fixed": 10**9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
 
 
-def overlapping(names: dict[str, Any]) -> None:
-    first, second, *_ = (name for name in names if name != "__metadata__")
-    names[second]["data_offsets"] = names[first]["data_offsets"]
-
-
 def lying(names: dict[str, Any]) -> None:
     next(value for name, value in names.items() if name != "__metadata__")["shape"] = [10**9, 10**9]
 
@@ -182,39 +172,15 @@ def far_layers(folder: Path) -> None:
 
 HOSTILE: dict[str, Change] = {
     "pattern_action": protocol(dialect__action=CATASTROPHIC),
-    "pattern_inner": protocol(
-        dialect__action="(?s)(?P<kind>)(?P<text>.*)", dialect__answer_inner=CATASTROPHIC.replace("kind", "quoted")
-    ),
-    "pattern_long": protocol(dialect__action="(?P<kind>a)(?P<text>b)" + "(a?)" * 500_000),
-    "turn_tokens_negative": protocol(dialect__turn_tokens=-5),
-    "empty_tags": protocol(dialect__search={"open": "", "close": ""}),
-    "empty_stop": protocol(dialect__stops=["", "</search>"]),
-    "passage_width": protocol(dialect__passage="{rank:>2000000000}{title}{text}"),
-    "passage_attribute": protocol(dialect__passage="{text.__class__.__mro__}"),
     "prompt_long": prompt_of("{question}" + "x" * 30_000_000),
-    "wrong_type": protocol(context="many"),
-    "missing_key": protocol(scorer=...),
-    "card_nul": content("protocol.json", b"\0" * 4096),
-    "card_large": content("protocol.json", b"[" + b" " * 100_000_000),
     "card_deep": content("protocol.json", b'{"dialect":' + b"[" * 3_000_000),
     "template_loops": template(LOOPS),
-    "template_text": template("{{ 'x' * 30000000000 }}"),
     "template_late": template(
         "{{ messages[0].content }}{% if '?' not in messages[0].content %}" + LOOPS + "{% endif %}"
     ),
     "pickle": pickled,
-    "pickle_zip": pickled_zip,
-    "weight_map_empty": indexed({"metadata": {}, "weight_map": {}}),
     "weight_map_outside": indexed({"metadata": {}, "weight_map": {"model.norm.weight": "../../../../etc/passwd"}}),
     "vocab_small": edit("config.json", vocab_size=10),
-    "rows_small": lambda folder: (
-        edit("config.json", vocab_size=10)(folder),
-        weights(
-            lambda tensors: tensors.update(
-                {"model.embed_tokens.weight": tensors["model.embed_tokens.weight"][:10].clone()}
-            )
-        )(folder),
-    ),
     "hub_attention": edit("config.json", _attn_implementation="evil/kernel", attn_implementation="evil/kernel"),
     "own_code": own_code,
     "own_family": own_family,
@@ -226,16 +192,12 @@ HOSTILE: dict[str, Change] = {
     "tokenizer_deep": content("tokenizer.json", b"[" * 3_000_000),
     "generation_code": edit("generation_config.json", custom_generate="evil/code", eos_token_id=-7),
     "generation_text": edit("generation_config.json", eos_token_id="import os"),
-    "overlap": header(overlapping),
     "shape_lies": header(lying),
     "header_long": long_header,
-    "header_short": lambda folder: os.truncate(folder / "model.safetensors", 5),
     "not_numbers": weights(lambda tensors: tensors["model.norm.weight"].fill_(float("nan"))),
     "layers": far_layers,
     "width": edit("config.json", hidden_size=10**9),
-    "heads_none": edit("config.json", num_attention_heads=0),
     "positions": edit("config.json", max_position_embeddings=10**15),
-    "config_list": content("config.json", b"[1]"),
     "config_deep": content("config.json", b'{"a":' * 1_000_000),
     "adapter": edit("adapter_config.json", peft_type="LORA", base_model_name_or_path="evil/model"),
 }
@@ -243,27 +205,13 @@ HOSTILE: dict[str, Change] = {
 
 REFUSED = {
     "pattern_action": "dialect.action takes more than 1 s to read a turn",
-    "pattern_long": "action has 2,000,022 characters: should have at most 4,000",
-    "turn_tokens_negative": "protocol.json: dialect: turn_tokens = -5: should be a number from 1",
-    "empty_tags": "search has an empty tag",
-    "empty_stop": "stops has an empty text",
-    "passage_width": "is not a format of rank, title and text",
-    "passage_attribute": "is not a format of rank, title and text",
     "prompt_long": "protocol.json: 30,001,302 bytes",
-    "wrong_type": "protocol.json: context: Input should be a valid integer",
-    "missing_key": "protocol.json: scorer: Field required",
-    "card_nul": "protocol.json: expected value",
-    "card_large": "protocol.json: 100,000,001 bytes",
     "card_deep": "protocol.json: recursion limit exceeded",
     "template_loops": "the chat template was stopped while it rendered messages of user: it does not end",
-    "template_text": "it needs more than 4 GB of memory",
     "template_late": "the chat template was stopped while it rendered messages of user: it does not end",
     "pickle": "its weights are a pickle with code in it, which was not run",
-    "pickle_zip": "its weights are a pickle with code in it, which was not run",
-    "weight_map_empty": "index.json: weight_map should name a file of this folder",
     "weight_map_outside": "index.json: weight_map should name a file of this folder",
     "vocab_small": "vocab_size = 10 of its config, but its tokenizer has 877 tokens",
-    "rows_small": "vocab_size = 10 of its config, but its tokenizer has 877 tokens",
     "hub_attention": "config.json: _attn_implementation = 'evil/kernel' names code of the hub",
     "own_family": "contains custom code",
     "quantised": "requires optimum",
@@ -271,21 +219,17 @@ REFUSED = {
     "split_hangs": "an expression of its tokenizer.json takes more than",
     "tokenizer_deep": "no tokenizer could be loaded",
     "generation_text": "eos_token_id = 'import os'",
-    "overlap": "model.safetensors: cannot be read: Error while deserializing header: invalid ",
     "shape_lies": "model.safetensors: cannot be read: Error while deserializing header: invalid shape",
     "header_long": "model.safetensors: cannot be read: Error while deserializing header: invalid JSON",
-    "header_short": "model.safetensors: cannot be read: Error while deserializing header: header too small",
     "not_numbers": "the model's logits are not finite",
     "layers": "config.json: num_hidden_layers = 1000000000: should be at most 10000",
     "width": "its weights have other shapes than its config.json says",
-    "heads_none": "no model could be loaded",
     "positions": "max_position_embeddings = 1000000000000000: should be",
-    "config_list": "config.json: is not a JSON object",
     "config_deep": "config.json: 5,000,000 bytes",
     "adapter": "holds adapter_config.json, an adapter of another model",
 }
 """What `sleuth eval` prints of each; the others answer as if the change was not there."""
-QUICK = ["turn_tokens_negative", "width", "weight_map_empty", "hub_attention", "padded", "layers"]
+QUICK = ["width", "weight_map_outside", "hub_attention", "padded", "layers"]
 
 
 def stranger(name: str, place: Path) -> Path:
@@ -359,7 +303,7 @@ def test_a_hostile_checkpoint_is_refused_in_one_line_or_does_no_harm(
     refuses_or_answers(name, stranger(name, tmp_path / name), questions)
 
 
-@pytest.mark.parametrize("name", ["weight_map_empty", "hub_attention", "normaliser_doubles", "adapter"])
+@pytest.mark.parametrize("name", ["weight_map_outside", "hub_attention", "normaliser_doubles", "adapter"])
 def test_training_from_a_hostile_checkpoint_is_refused_in_one_line(
     name: str, tmp_path: Path, recipe_file: Path
 ) -> None:

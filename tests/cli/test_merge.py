@@ -58,12 +58,6 @@ def test_an_untied_copy_has_one_tensor_more(actor: Path, tmp_path: Path) -> None
     assert refusal("merge", tmp_path / "out", tmp_path / "again", "--untie")
 
 
-def test_a_config_in_another_folder_can_be_named(actor: Path, tmp_path: Path) -> None:
-    (actor / "huggingface").rename(tmp_path / "base")
-    assert "--config DIR" in refusal("merge", actor, tmp_path / "out")
-    assert sleuth("merge", actor, tmp_path / "out", "--config", tmp_path / "base").exit_code == 0
-
-
 RECIPE = """
 name = "theirs"
 model = "OWNER/BASE"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verb import printed_json, refusal, sleuth
+from verb import printed_json, sleuth
 
 from sleuth.episodes.library import PUBLISHED, PublishedPrompt, sha256_of
 
@@ -36,15 +36,3 @@ def test_missing_prompts_are_listed_with_where_they_are_published_until_they_are
     theirs = {"name": "theirs", "origin": "published", "role": "user", "source": "a page", "ours": "plain"}
     assert rows["theirs"] == theirs | {"there": True, "bytes": 22, "sha256": SHA256}
     assert (rows["plain"]["origin"], rows["p3_decide_no_ex"]["there"]) == ("ours", False)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "complaint"),
-    [
-        ("theirs", "Look it down: {question}", "does not hold theirs: nothing in it has the sha256"),
-        ("mine", TEXT, "mine: no published prompt of that name; there are p1_basic_w_ex"),
-    ],
-)
-def test_a_failed_import_is_one_line(tmp_path: Path, name: str, text: str, complaint: str) -> None:
-    (tmp_path / "page.txt").write_text(text)
-    assert complaint in refusal("prompts", "import", name, tmp_path / "page.txt")

@@ -186,13 +186,6 @@ def test_unknown_arms_seeds_and_keys_are_refused_before_anything_is_written(arms
         assert not (tmp_path / "runs").exists()
 
 
-def test_an_unknown_figure_is_refused_with_the_known_ones(arms_file: Path, tmp_path: Path) -> None:
-    alone = ("--run", tmp_path / "runs", "--seed", 5, "--arm", "shown")
-    refused = sleuth(arms_file, *alone, "--set", 'table.figures=["gain"]')
-    assert refused.exit_code == 2
-    assert "error: table.figures: no thoughts has gain; there are blank_nll, gain_generic, " in refused.stderr
-
-
 def test_check_reads_what_arms_will_need_and_counts_shared_steps_once(arms_file: Path, tmp_path: Path) -> None:
     checked = verb.sleuth("check", "sweep", arms_file)
     assert checked.stdout == "ok: 2 arms with 2 seeds, 8 steps; shared steps are counted once\n"

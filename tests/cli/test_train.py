@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from verb import sleuth
 
-from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.paired import mean_difference
 
 BRIEF = ("--set=stage.0.data.limit=2", "--set=stage.1.steps=2", "--set=stage.2.data.limit=2")
@@ -26,18 +24,6 @@ def test_a_start_that_fails_after_loading_leaves_nothing_and_a_corrected_recipe_
     assert (done.exit_code, done.stderr) == (0, "")
     assert "the last checkpoint" in done.stdout
     assert "base: exact match" in (folder / "log.txt").read_text()
-
-
-def test_a_start_that_is_interrupted_while_it_loads_leaves_nothing(
-    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(EvalSession, "ask", interrupted)
-    stopped = sleuth("train", recipe_file, "--run", tmp_path / "run", *BRIEF)
-    assert (stopped.exit_code, stopped.stderr.splitlines()[-1]) == (130, "interrupted")
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_terminal_tells_the_figures_of_each_evaluation_the_headline_and_the_next_command(

@@ -16,7 +16,7 @@ pytest.importorskip("gguf")
 MODELS = Path(__file__).parents[2] / "models"
 BRIEF = ("stage.1.stop_after=2", "stage.1.probe_prompts=0", "stage.0.data.limit=1", "stage.2.data.limit=1")
 LORA = "stage.1.lora={ rank = 4, alpha = 8.0 }"
-KINDS = ("tiny-base", "tiny-reader", "tiny-real", "plain", "run", "lora", "bfloat16", "merged", "untied")
+KINDS = ("tiny-base", "tiny-reader", "tiny-real", "plain", "run", "lora", "merged")
 VERBS = ("eval", "probe", "serve", "merge", "export", "check", "init", "train")
 REFUSED = {"export": "llama.cpp would split texts into other tokens"}
 """What a verb says that takes none of the tiny models but `TAKEN`."""
@@ -31,11 +31,10 @@ def model(request: pytest.FixtureRequest, finished: Callable[..., Path], tmp_pat
     if kind == "plain":
         shutil.copytree(MODELS / "tiny-base", tmp_path / kind, ignore=shutil.ignore_patterns("README.md", "chat*"))
         return tmp_path / kind
-    if kind in ("merged", "untied"):
-        more = ("--untie",) if kind == "untied" else ("--dtype", "bfloat16")
-        assert sleuth("merge", finished(*BRIEF), tmp_path / kind, *more).exit_code == 0
+    if kind == "merged":
+        assert sleuth("merge", finished(*BRIEF), tmp_path / kind, "--dtype", "bfloat16").exit_code == 0
         return tmp_path / kind
-    return finished(*BRIEF, *{"run": (), "lora": (LORA,), "bfloat16": ("dtype=bfloat16",)}[kind])
+    return finished(*BRIEF, *{"run": (), "lora": (LORA,)}[kind])
 
 
 @pytest.mark.parametrize("model", KINDS, indirect=True)

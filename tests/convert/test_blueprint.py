@@ -40,11 +40,6 @@ def test_names_of_the_inner_model_are_understood_if_it_is_the_whole_model(bluepr
             blueprint.match_names(inner, SOURCE)
 
 
-def test_a_tied_name_may_be_saved(blueprint: Blueprint) -> None:
-    names = [*blueprint.shapes, *blueprint.tied]
-    assert blueprint.match_names(names, SOURCE).keys() == set(names)
-
-
 def test_missing_and_unexpected_names_are_reported_in_one_line(blueprint: Blueprint) -> None:
     names = [name for name in blueprint.shapes if "k_proj.weight" not in name]
     with pytest.raises(SleuthError) as caught:

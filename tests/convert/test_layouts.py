@@ -108,11 +108,6 @@ def test_any_range_of_rows_can_be_read(stop: int) -> None:
         assert torch.equal(whole.rows(start, stop), VALUES[start:stop])
 
 
-def test_a_wrong_shape_is_reported_with_both_shapes() -> None:
-    with pytest.raises(SleuthError, match=r"^w is 7 x 5, but 7 x 6 in the model of config.json$"):
-        assembled(VALUES.split(3), (7, 6))
-
-
 def test_parts_that_overlap_or_leave_a_hole_are_refused() -> None:
     top = [dtensor(VALUES[:4], mesh_of_2_13((2,), (0,)), shard(0))]
     for parts in (top, top * 2):

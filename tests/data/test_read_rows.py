@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from refusals import line_of
 
 from sleuth.data.rows import count_rows, read_rows, rows_and_faults, text_of
 from sleuth.types import SleuthError
@@ -16,10 +17,7 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 def complaint(path: Path) -> str:
-    with pytest.raises(SleuthError) as caught:
-        list(read_rows(path))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return line_of(lambda: list(read_rows(path)))
 
 
 def test_every_format_gives_the_same_rows_with_their_places(tmp_path: Path) -> None:
@@ -95,8 +93,6 @@ def test_a_parquet_file_that_is_not_decoded_to_its_end_is_an_error_and_an_empty_
     ("line", "reason"),
     [
         (b'{"id": "1", "id": "2"}', "the key `id` twice"),
-        (b"[" * 10**5 + b"]" * 10**5, "not JSON"),
-        (b'{"id": ' + b"9" * 10**5 + b"}", "not JSON"),
         (b"\n" * (10**6 + 1), "more than 1,000,000 empty lines"),
     ],
 )

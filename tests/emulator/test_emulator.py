@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,53 +100,6 @@ def test_an_sglang_fills_all_but_a_few_tokens_of_its_context(server):
     assert completed(121, 7) == completed(121, 5) == 5
     assert "Requested token count exceeds" in str(completed(104, 25))
     assert "Input length (122 tokens) exceeds the maximum allowed length (122 tokens)" in str(completed(122, 1))
-
-
-def test_pausing_aborts_running_completions_and_new_ones_wait_for_resume(server):
-    kind, server = server
-    pause, go_on = ("/pause", "/resume") if kind == "vllm" else ("/pause_generation", "/continue_generation")
-    long = {"max_tokens": 120} if kind == "vllm" else {"max_new_tokens": 120}
-    before = written(kind, server)
-    with ThreadPoolExecutor(9) as clients:
-        writing = [clients.submit(written, kind, server, temperature=5.0, **long) for _ in range(8)]
-        deadline = time.monotonic() + 20
-        while not server.engine.running and time.monotonic() < deadline:
-            time.sleep(0.001)
-        httpx.post(f"{server.url}{pause}").raise_for_status()
-        assert server.engine.running == 0
-        waiting = clients.submit(written, kind, server)
-        time.sleep(0.5)
-        assert not waiting.done()
-        httpx.post(f"{server.url}{go_on}").raise_for_status()
-        assert waiting.result(30) == before
-        assert "abort" in {one.result(30)["ended"] for one in writing}
-
-
-def test_a_sleeping_server_has_lost_its_weights_unless_it_keeps_them(server):
-    kind, server = server
-    before = written(kind, server)
-    if kind == "vllm":
-        httpx.post(f"{server.url}/sleep?level=1").raise_for_status()
-        assert httpx.get(f"{server.url}/is_sleeping").json() == {"is_sleeping": True}
-        httpx.post(f"{server.url}/wake_up").raise_for_status()
-        assert written(kind, server) == before
-        httpx.post(f"{server.url}/sleep?level=2").raise_for_status()
-        httpx.post(f"{server.url}/wake_up?tags=weights").raise_for_status()
-        assert httpx.get(f"{server.url}/is_sleeping").json() == {"is_sleeping": True}
-        httpx.post(f"{server.url}/wake_up?tags=kv_cache").raise_for_status()
-    else:
-        httpx.post(f"{server.url}/release_memory_occupation", json={}).raise_for_status()
-        httpx.post(f"{server.url}/resume_memory_occupation", json={"tags": ["weights"]}).raise_for_status()
-        httpx.post(f"{server.url}/resume_memory_occupation", json={"tags": ["kv_cache"]}).raise_for_status()
-    assert written(kind, server)["ids"] != before["ids"]
-
-
-@pytest.mark.parametrize("field", [{"n": 2}, {"top_p": 0.9}, {"stop_token_ids": [3]}, {"temperature": "warm"}])
-def test_unsupported_parameters_are_refused(server, field):
-    with pytest.raises(httpx.HTTPStatusError) as refused:
-        written(*server, **field)
-    assert refused.value.response.status_code == 400
-    assert next(iter(field)) in refused.value.response.json()["error"]["message"]
 
 
 def test_a_turn_is_repeated_by_another_server_with_the_same_weights_and_by_none_with_others(tmp_path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
 
 import pytest
 from chat_tokenizers import EMPTY_THOUGHT, KEEPS, NO_TOOLS, ONLY_PEOPLE, STRIPS, TIDIES, chat_tokenizer
+from shelf import Shelf
 
 from sleuth.answers.answer import shown_passages
 from sleuth.dialect import DIALECTS
@@ -17,23 +17,13 @@ from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.env import SearchEnv
-from sleuth.types import Episode, Passage, Piece, RetrievalFailed, Sampling, SleuthError, Task
+from sleuth.types import Episode, Passage, Piece, Sampling, SleuthError, Task
 
+ADA = Passage(id="1", title="Ada", text="Ada was born in Tarn.")
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call><|im_end|>'
 ANSWER = "<answer>Tarn</answer><|im_end|>"
 TOOLS = [DIALECTS["chat"].tool.schema] if DIALECTS["chat"].tool else []
-
-
-class Shelf:
-    def __init__(self, text: str = "Ada was born in Tarn.", fails: bool = False) -> None:
-        self.text = text
-        self.fails = fails
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        if self.fails:
-            raise RetrievalFailed("no route to the shelf")
-        return [[Passage(id="1", title="Ada", text=self.text)] for _ in queries]
 
 
 def played(
@@ -53,7 +43,7 @@ def played(
         return next(script)
 
     chat = ChatTemplate(tokenizer, tools=TOOLS, flags=flags)
-    env = SearchEnv(TASK, spoken, "{question}", shelf or Shelf(), frame=frame_of(spoken, "user", chat))
+    env = SearchEnv(TASK, spoken, "{question}", shelf or Shelf(ADA), frame=frame_of(spoken, "user", chat))
     rollout = Rollout(
         engine=ScriptedEngine(tokenizer, answer),
         renderer=Renderer(tokenizer),
@@ -115,14 +105,6 @@ def test_the_model_sees_what_a_chat_server_would_render(
     flags = flags if template == EMPTY_THOUGHT else {}
     episode = played(template, *said, ANSWER, flags=flags)
     assert story(episode) == as_a_server_would(template, *said, flags=flags) + ANSWER
-
-
-def test_if_a_template_keeps_all_text_an_episode_is_one_trajectory_of_the_sampled_tokens() -> None:
-    episode = played(KEEPS, THOUGHT, THOUGHT, ANSWER)
-    assert len(episode.trajectories) == 1
-    assert [s.text for s in episode.trajectory.segments if s.author == "policy"] == [
-        turn.removesuffix("<|im_end|>") for turn in (THOUGHT, THOUGHT, ANSWER)
-    ]
 
 
 def test_if_a_template_drops_thoughts_each_turn_is_trained_in_one_trajectory_and_a_copy_in_later_ones() -> None:
@@ -225,7 +207,8 @@ def test_a_failed_retriever_ends_a_chat_as_failed() -> None:
 
 
 def test_a_passage_is_cut_to_its_budget_in_a_message_and_in_every_copy_of_it() -> None:
-    episode = played(STRIPS, THOUGHT, THOUGHT, ANSWER, shelf=Shelf("Ada was born in Tarn. " * 50), passage_tokens=12)
+    long = Passage(id="1", title="Ada", text="Ada was born in Tarn. " * 50)
+    episode = played(STRIPS, THOUGHT, THOUGHT, ANSWER, shelf=Shelf(long), passage_tokens=12)
     cuts = [[s.cut for s in trajectory.segments if s.cut] for trajectory in episode.trajectories]
     assert [len(of_one) for of_one in cuts] == [0, 1, 2]
     assert len({cut for of_one in cuts for cut in of_one}) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from chat_tokenizers import EMPTY_THOUGHT, KEEPS, STRIPS, chat_tokenizer
+from shelf import Shelf
 
 from sleuth.answers.answer import AnswerReward
 from sleuth.dialect import DIALECTS, dialect_of
@@ -69,16 +70,6 @@ SETTINGS = {
     "chat_empty_thought": ("chat", "user", EMPTY_THOUGHT, {"enable_thinking": False}),
 }
 """Golden transcript: dialect, role of the prompt, chat template and its flags."""
-
-
-class Shelf:
-    def __init__(self, *passages: Passage) -> None:
-        self.passages = list(passages)
-        self.queries: list[str] = []
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.queries += queries
-        return [self.passages[:k] for _ in queries]
 
 
 def played(setting: str, shelf: Shelf, turns: Sequence[str] = (), question: str = QUESTION) -> Episode:

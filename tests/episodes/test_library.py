@@ -17,7 +17,6 @@ from sleuth.episodes.library import (
     PublishedPrompt,
     folder,
     import_prompt,
-    list_prompts,
     our_names,
     place_of,
     read_prompt,
@@ -183,13 +182,6 @@ def test_a_kept_prompt_that_was_edited_is_refused(source: Path) -> None:
     stored_file(PUBLISHED["theirs_system"]).write_text("Other.")
     with pytest.raises(SleuthError, match="is no longer the published theirs_system; import it again"):
         read_prompt("theirs_system")
-
-
-def test_the_list_shows_ours_and_the_published_ones_with_and_without_their_text(source: Path) -> None:
-    import_prompt("theirs_user", source)
-    texts = {prompt.name: prompt.text for prompt in list_prompts()}
-    assert texts["plain"] == "Question: {question}\n"
-    assert (texts["theirs_user"], texts["theirs_system"]) == (USER, None)
 
 
 # -- what is carried -------------------------------------------------------------------------------------------------

@@ -119,15 +119,6 @@ def test_a_server_that_is_gone_makes_the_score_missing_with_the_reason(tools: di
     assert score.value == 1.0
 
 
-def test_a_server_over_http_is_spoken_to_and_its_end_noticed(address: str) -> None:
-    tools = tools_at(address, seconds=3)
-    assert called(tools, "add", a=2, b=40) == "42"
-    assert "no such number" in called(tools, "fails")
-    [score] = played(TASK, tools, call("ends"), "<answer>6</answer>").scores
-    assert score.value is None
-    assert score.note.startswith(f"{address}: the tool server ")
-
-
 def counted(address: str, *, shared: bool) -> list[list[str]]:
     """What the tool `counts` returns in two episodes that call it in turn."""
     server = tool_server(address)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from shelf import Shelf
 
 from sleuth.cite.dialect import Mode
 from sleuth.dialect import DIALECTS
@@ -30,11 +30,6 @@ RULES = {
 }
 REFINE: dict[str, Mode] = {"refine": "answer_only", "refine_thinking": "thinking"}
 PAIRS = [(prompt, dialect) for prompt, dialects in EXAMPLES.items() for dialect in dialects]
-
-
-class Shelf:
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [[Passage(id="1", title="T", text="t")] for _ in queries]
 
 
 def example_turns(prompt: str, dialect: str) -> list[str]:
@@ -66,7 +61,7 @@ def test_a_worked_example_searches_and_answers_in_its_dialect(prompt: str, diale
 def test_a_worked_example_of_a_text_dialect_is_answered(prompt: str, dialect: str) -> None:
     task = Task(id="q", question="?", golden_answers=("Velde",))
     patient = replace(DIALECTS[dialect], turns=None, searches=2)
-    env = SearchEnv(task, patient, "{question}", Shelf())
+    env = SearchEnv(task, patient, "{question}", Shelf(Passage(id="1", title="T", text="t")))
 
     async def talk() -> list[Reply]:
         return [await env.open(), *[await env.reply(turn, "stop") for turn in example_turns(prompt, dialect)]]

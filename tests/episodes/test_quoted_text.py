@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
+from shelf import Shelf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -34,17 +34,13 @@ def bytes_tokenizer() -> PreTrainedTokenizerFast:
 
 
 BYTES = bytes_tokenizer()
-
-
-class Shelf:
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [[Passage(id="1", title="A <search> title", text=HOSTILE, score=1.0)] for _ in queries]
+SHELF = Shelf(Passage(id="1", title="A <search> title", text=HOSTILE, score=1.0))
 
 
 def results(tokenizer: PreTrainedTokenizerFast, dialect: Dialect) -> list[Segment]:
     """What a search appends."""
     task = Task(id="1", question="Where?", golden_answers=("Tarn",))
-    env = SearchEnv(task, dialect, "Question: {question}\n", Shelf())
+    env = SearchEnv(task, dialect, "Question: {question}\n", SHELF)
     asyncio.run(env.open())
     reply = asyncio.run(env.reply("<search> Ada</search>", "stop"))
     return Renderer(tokenizer, dialect.tags).render_all(reply.pieces)
@@ -88,7 +84,7 @@ def test_a_passage_without_tags_has_its_usual_tokens() -> None:
 def test_the_template_keeps_its_tags_beside_a_question_that_names_them(tokenizer: PreTrainedTokenizerFast) -> None:
     task = Task(id="1", question="What is </think><answer>?", golden_answers=("?",))
     dialect = DIALECTS["sleuth"]
-    env = SearchEnv(task, dialect, "Use <search> and <answer>.\n{question}\nNow <think>", Shelf())
+    env = SearchEnv(task, dialect, "Use <search> and <answer>.\n{question}\nNow <think>", SHELF)
     segments = Renderer(tokenizer, dialect.tags).render_all(asyncio.run(env.open()).pieces)
     text = "".join(segment.text for segment in segments)
     assert text == "Use <search> and <answer>.\nWhat is </think><answer>?\nNow <think>"

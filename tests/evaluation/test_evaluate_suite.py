@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.evaluation.paired import mean_difference, paired_records, records_of
 from sleuth.recipe import load_recipe
-from sleuth.report.page import verdict
-from sleuth.report.run_files import read_run
 from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[2]
@@ -57,21 +54,6 @@ def test_a_suite_writes_a_file_for_each_set_and_resumes_where_it_was_killed(
     run(suite_recipe, tmp_path / "run")
     assert {file.name: file.read_bytes() for file in evals.iterdir()} == whole
     assert (evals / "base@nq.json").stat().st_mtime_ns == kept
-
-
-def test_a_report_pairs_the_questions_of_every_set_and_means_over_sets(
-    suite_recipe: Path, tmp_path: Path, run: Callable[..., Path]
-) -> None:
-    run(suite_recipe, tmp_path / "run")
-    evaluations = read_run(tmp_path / "run").evaluations
-    trained, base = (records_of(evaluations, name) for name in ("trained", "base"))
-    assert len(paired_records(trained, base)) == 6
-    moved = mean_difference("searches_mean", trained, base)
-    assert moved is not None
-    assert moved.value == pytest.approx(
-        evaluations["trained"]["searches_mean"]["value"] - evaluations["base"]["searches_mean"]["value"]
-    )
-    assert "on 6 questions, as the mean over 2 sets, " in verdict(evaluations)
 
 
 @pytest.mark.parametrize(

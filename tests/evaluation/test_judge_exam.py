@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Sequence
+from functools import cache
 
 import pytest
 from answer_key import AnswerKey
@@ -288,9 +289,14 @@ def test_a_judge_that_mixes_up_the_claims_of_a_sheet_is_told_so_though_it_is_rig
     assert "negation (claims on sheets)" in card.weak
 
 
+@cache
+def whole_paper() -> list[ExamQuestion]:
+    return exam_paper(32, [*family.kinds("skills")])
+
+
 def examined(guesses: set[str]) -> ExamCard:
     """A judge that is right in all skills but those that it guesses."""
-    paper = exam_paper(32, [*family.kinds("skills")])
+    paper = whole_paper()
 
     def is_guessed(question: ExamQuestion) -> bool:
         return question.skill in guesses

@@ -11,9 +11,6 @@ import pytest
 from chat_server import ChatServer
 from verb import sleuth
 
-from sleuth.runs.rollouts import read_rollouts, write_rollouts
-from sleuth.types import Action, Episode, Group, Score, Segment, Task, Trajectory
-
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PASSAGE = {"document": {"id": "1", "contents": '"Ada"\nAda was born in Tarn.'}, "score": 1.0}
 
@@ -62,15 +59,3 @@ def test_a_dead_retriever_is_explained_and_ends_with_status_1(
         assert reason in record["note"]
         assert reason in record["actions"][-1]["failure"]
         assert record["em"] is None
-
-
-def test_rollouts_keep_the_reason(tmp_path: Path) -> None:
-    task = Task(id="1", question="Where?", golden_answers=("Tarn",))
-    segment = Segment(author="policy", tokens=(1,), text="<search>", logprobs=(-0.5,), policy_version=0)
-    action = Action(kind="search", text="Ada", failure="status 500")
-    trajectory = Trajectory(segments=(segment,), actions=(action,), stop="failed")
-    episode = Episode(task=task, sample=0, trajectories=(trajectory,))
-    score = Score(value=None, note="retriever failed: status 500")
-    group = Group(task=task, episodes=(episode,), scores=(score,))
-    write_rollouts(tmp_path / "step-000001.parquet", [group], [[None]])
-    assert read_rollouts(tmp_path / "step-000001.parquet") == [group]

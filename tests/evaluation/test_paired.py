@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sleuth.evaluation.intervals import wilson
 from sleuth.evaluation.paired import (
     by_question,
     evaluation_line,
@@ -17,7 +16,6 @@ from sleuth.evaluation.paired import (
     mean_difference,
     paired_records,
     question_means,
-    question_value,
 )
 from sleuth.report.run_files import RunFiles
 from sleuth.report.summary import run_headline
@@ -62,12 +60,6 @@ def test_citing_is_compared_where_both_arms_have_a_verdict() -> None:
     assert change("cites", trained, base) == (0.5, 2)
     assert change("cited_gold", trained, base) == (1.0, 1)
     assert change("cited_holds_answer", trained, base) is None
-
-
-def test_missing_verdicts_are_counted_and_never_zeros() -> None:
-    run = records([1.0, None])
-    assert [question_value("missing", record) for record in run] == [0.0, 1.0]
-    assert wilson(1, 1).n == len([1 for record in run if question_value("em", record) is not None])
 
 
 def evaluation(*right: float | None, key: str = "em") -> dict[str, Any]:

@@ -60,19 +60,7 @@ def test_what_is_no_verdict_is_asked_again_once_with_what_was_wrong(server: Chat
     assert judge.ledger.calls == 2
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "Full marks!",
-        "Die Aussage ist belegt.",
-        '{"reason": "so it is", "sco',
-        scored([2, 2]),
-        scored(5),
-        scored(None),
-        "",
-        None,
-    ],
-)
+@pytest.mark.parametrize("content", ["Full marks!", scored(5), None])
 def test_two_answers_that_are_none_make_it_invalid_and_never_a_score(server: ChatServer, content: object) -> None:
     server.answer = lambda body: says(content)
     judge = HttpJudge([server.url], MODEL)

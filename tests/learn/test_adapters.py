@@ -88,14 +88,6 @@ def test_peft_reads_the_adapters(make_model, make_rows, tmp_path: Path):
     assert torch.equal(read(IDS).logits, model(IDS).logits)
 
 
-def test_training_continues_from_saved_adapters(make_model, make_rows, tmp_path: Path):
-    model = learned(make_model(), make_rows)
-    write_model(model, tmp_path / "saved")
-    again = adapted(make_model(), seed=7)
-    load_adapters(again, tmp_path / "saved")
-    assert torch.equal(again(IDS).logits, model(IDS).logits)
-
-
 def test_adapters_that_do_not_match_the_recipe_are_refused(make_model, tmp_path: Path):
     write_model(adapted(make_model()), tmp_path / "saved")
     wider = make_model()

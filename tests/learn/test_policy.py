@@ -61,20 +61,6 @@ def test_loss_and_gradients_do_not_depend_on_how_the_batch_is_cut(make_model, ma
     assert_same_gradients(cut_gradients, whole_gradients)
 
 
-def test_an_update_does_not_depend_on_how_the_batch_is_cut(make_model, make_rows):
-    updates = []
-    for budget in (1, 60, WHOLE):
-        model = make_model()
-        policy = Policy(model, SETTINGS, reference=frozen_copy(make_model(seed=1)))
-        updates.append(policy.update(collate(make_rows(9)), LOSS, budget=budget))
-    for update in updates[:-1]:
-        for name in ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "gradient_norm"):
-            assert getattr(update, name) == pytest.approx(getattr(updates[-1], name), rel=1e-5, abs=1e-6), name
-        assert update.tokens_computed == updates[-1].tokens_computed, "limb by limb all are shared"
-        assert update.tokens_dense == updates[-1].tokens_dense
-    assert updates[-1].tokens_computed < updates[-1].tokens_dense
-
-
 def test_the_reference_keeps_to_the_budget_too(make_model, make_rows):
     reference, seen = frozen_copy(make_model(seed=1)), []
     reference.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.append(args[0].numel()))
@@ -277,25 +263,6 @@ def test_tis_with_the_samplers_ratio_would_count_the_mismatch_twice():
 # -- gradient checkpointing --------------------------------------------------------------------------------------------
 
 
-def test_gradient_checkpointing_keeps_less_and_changes_no_gradient(make_model, make_rows):
-    results = []
-    for recompute in (False, True):
-        model, kept = make_model(), []
-
-        def count(tensor, kept=kept):
-            kept.append(tensor.numel())
-            return tensor
-
-        policy = Policy(model, Optimisation(steps=1, learning_rate=0.0), gradient_checkpointing=recompute)
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            update = policy.update(collate(make_rows(6)), PolicyLoss(), budget=WHOLE)
-        assert not any(module.training for module in model.modules())
-        results.append((update.gradient_norm, update.loss, sum(kept)))
-    (norm, loss, all_kept), (same_norm, same_loss, kept) = results
-    assert (same_norm, same_loss) == (norm, loss)
-    assert kept < all_kept / 2
-
-
 # -- precision and resume --------------------------------------------------------------------------------------------
 
 
@@ -325,18 +292,6 @@ def test_fp32_weights_are_their_own_masters(make_model, make_rows):
     assert all(tensor is model.get_parameter(name) for name, tensor in policy.masters.tensors.items())
     assert policy.state_dict()["masters"] == {}
     assert policy.update(collate(make_rows()), PolicyLoss(), budget=60).changed_weights_fraction > 0.9
-
-
-def test_changed_weights_fraction_counts_bits(make_model, make_rows):
-    model = make_model()
-    model.requires_grad_(False)
-    model.model.norm.weight.requires_grad_()  # 32 elements, the only ones that are stepped
-    update = Policy(model, SETTINGS).update(collate(make_rows()), PolicyLoss(), budget=WHOLE)
-    assert update.changed_weights_fraction == 1.0
-    still = Policy(model, Optimisation(steps=1, learning_rate=0.0)).update(
-        collate(make_rows()), PolicyLoss(), budget=WHOLE
-    )
-    assert still.changed_weights_fraction == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -79,7 +79,7 @@ def drawn(longest, dtype):
     return tree, [torch.randn(shape, dtype=dtype, generator=generator).requires_grad_() for shape in shapes]
 
 
-@pytest.mark.parametrize("window", [1, 2, 9, 100, 299])
+@pytest.mark.parametrize("window", [1, 9, 299])
 @pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 def test_every_token_attends_to_the_last_tokens_of_its_path(monkeypatch, max_mask_tokens, window):
     monkeypatch.setattr(attention, "MAX_MASK_TOKENS", max_mask_tokens)

@@ -57,7 +57,7 @@ BLOCK_TENSORS = [
 
 
 @pytest.mark.parametrize("longest", [1, 40, 700])
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_the_block_mask_of_a_tree_is_that_of_its_dense_mask(longest, seed):
     """Trees of 2 to about 5,000 tokens, in blocks that see all, some or nothing of another; also at exactly a multiple
     of the block."""

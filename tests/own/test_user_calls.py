@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from refusals import line_of
 
 from sleuth.own.calls import Caller
 from sleuth.own.functions import UserCodeError, UserFunction, load_function
@@ -97,10 +98,7 @@ def call(name: str, *arguments: object, seconds: float = 20.0, **keywords: objec
 
 
 def complaint(name: str, *arguments: object, seconds: float = 20.0) -> str:
-    with pytest.raises(UserCodeError) as caught:
-        call(name, *arguments, seconds=seconds)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return line_of(call, name, *arguments, seconds=seconds)
 
 
 def test_a_function_returns_its_value_whether_it_is_asynchronous_or_not(folder: Path) -> None:

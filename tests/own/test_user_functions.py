@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from refusals import line_of
 
 from sleuth.own.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved
 
@@ -34,10 +35,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
 
 
 def complaint(name: str) -> str:
-    with pytest.raises(UserCodeError) as caught:
-        load_function(name)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return line_of(load_function, name)
 
 
 def test_a_module_is_looked_for_in_the_folders_in_their_order(write: Write, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from refusals import line_of
 
 from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.load import read_draft
@@ -21,10 +22,7 @@ def flags_of(recipe: Recipe) -> object:
 
 
 def message(path: Path, *overrides: str) -> str:
-    with pytest.raises(SleuthError) as caught:
-        load_recipe(path, overrides)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return line_of(load_recipe, path, overrides)
 
 
 def test_extends_is_relative_to_its_file_and_may_be_a_chain(demo: Path, write: Write) -> None:

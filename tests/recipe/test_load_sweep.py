@@ -3,11 +3,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from refusals import line_of
 
 from sleuth.recipe import load_recipe
 from sleuth.recipe.sweep import load_sweep, own_stages, shared_stage_count
-from sleuth.types import SleuthError
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
 ARMS = TINY / "thinking_sweep.toml"
@@ -27,10 +26,7 @@ stages = ["{TINY}/thinking_gain.toml:thoughts_after"]
 
 
 def message(file: Path, *overrides: str) -> str:
-    with pytest.raises(SleuthError) as caught:
-        load_sweep(file, overrides)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return line_of(load_sweep, file, overrides)
 
 
 def written(folder: Path, text: str) -> Path:

@@ -11,7 +11,6 @@ import pytest
 from browser import CHROMIUM, Browser
 from hostile import PASSAGES
 from synthetic_run import HOSTILE, byte_tokenizer, rollout_group, write_run
-from test_watch_page import watching
 
 from sleuth.report import write_report
 from sleuth.runs.rollouts import write_rollouts
@@ -66,9 +65,3 @@ def test_the_report_shows_hostile_passages_and_runs_nothing(run: Path, tmp_path:
         browser.open(write_report(run).as_uri())
         read_all(browser)
         assert r"\u202e" in browser.value("document.querySelector('#figures').textContent")
-
-
-def test_the_watch_page_shows_hostile_passages_and_runs_nothing(run: Path, tmp_path: Path) -> None:
-    with watching([run]) as url, Browser(tmp_path / "profile") as browser:
-        browser.open(url)
-        read_all(browser)

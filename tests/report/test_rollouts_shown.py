@@ -65,13 +65,6 @@ def long_group(text: str) -> Group:
     return Group(task=task, episodes=(episode,), scores=(Score(value=0.0),))
 
 
-def test_a_file_that_is_no_parquet_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "step-000001.parquet"
-    file.write_text("torn")
-    with pytest.raises(SleuthError, match=r"step-000001\.parquet: is not a rollout file"):
-        rollouts_shown([file], TextPool())
-
-
 def test_a_file_without_a_step_in_its_name_is_named() -> None:
     assert step_of(Path("step-000100.parquet")) == 100
     with pytest.raises(SleuthError, match=r"last\.parquet: a rollout file is named after its step"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from measured import episode_figures
+from refusals import line_of
 from synthetic_run import HOSTILE, write_run
 
 from sleuth.evaluation.figures import figure, figures
@@ -169,6 +170,4 @@ def test_every_figure_of_an_evaluation_has_words() -> None:
 def test_a_file_that_cannot_be_understood_is_named(tmp_path: Path, file: str, content: str, message: str) -> None:
     run = write_run(tmp_path / "demo")
     (run / file).write_text(content, encoding="utf-8")
-    with pytest.raises(SleuthError, match=message) as error:
-        write_report(run)
-    assert "\n" not in str(error.value)
+    assert re.search(message, line_of(write_report, run))

@@ -26,7 +26,7 @@ from sleuth.types import Passage, SleuthError
 COUNT = 400
 WORDS = ("Tarn", "Velde", "novel", "lake", "miller", "harbor", "letters", "painter", "railway", "opera")
 QUERIES = [f"{one} {other}" for one in WORDS for other in WORDS]
-FEWEST_FILES = {"bm25": 10, "dense": 5, "ivf": 5, "hybrid": 15}
+FEWEST_FILES = {"bm25": 10, "ivf": 5, "hybrid": 15}
 
 
 def contents(seed: int) -> dict[str, str]:
@@ -51,7 +51,7 @@ def indexes(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         if kind == "hybrid":
             build_hybrid(corpus, folder, card)
         else:
-            build_dense(corpus, folder, card, "flat" if kind == "dense" else "ivf-sq8")
+            build_dense(corpus, folder, card, "ivf-sq8")
 
     def of(kind: str) -> list[Path]:
         if kind not in built:
@@ -211,7 +211,7 @@ HOSTILE: dict[str, Callable[[Path, Path], object]] = {
     "the largest file a link to a device": lambda folder, other: linked(largest(folder), "/dev/zero"),
     "a FIFO more": lambda folder, other: piped(folder / "more"),
 }
-"""Each is asked of four kinds of index. What a full disk or a copy does is in `DAMAGES`."""
+"""Each is asked of three kinds of index. What a full disk or a copy does is in `DAMAGES`."""
 
 
 @pytest.mark.parametrize("damage", HOSTILE)

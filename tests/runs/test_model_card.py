@@ -51,13 +51,6 @@ def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: 
     assert "sleuth serve runs/demo/checkpoints/step-000050 --index DIR" in text
 
 
-def test_a_measured_figure_stands_with_its_interval(recipes: Recipes, tmp_path: Path) -> None:
-    text = card(recipes(), evaluations=write(tmp_path, trained=asked(*[1.0] * 8, 0.0, 0.0)))
-    assert "| figure | trained | n |" in text
-    assert "| Exact match | 0.800 [0.49, 0.94] | 10 |" in text
-    assert "Nothing has been measured yet." not in text
-
-
 def test_base_and_trained_stand_beside_each_other_with_their_paired_difference(
     recipes: Recipes, tmp_path: Path
 ) -> None:

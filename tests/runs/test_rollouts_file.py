@@ -119,12 +119,6 @@ def test_log_probabilities_of_an_engine_come_back_bit_for_bit(
     assert [struct.pack("d", value) for value in read] == [struct.pack("d", value) for value in logprobs]
 
 
-def test_the_same_groups_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_rollouts(tmp_path / name, [SCORED], [[1.0, None]])
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_advantages_that_do_not_fit_the_episodes_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="zip"):
         write_rollouts(tmp_path / "r.parquet", [SCORED], [[1.0]])

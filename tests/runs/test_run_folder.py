@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from refusals import line_of
 
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.manifest import identity, recipe_hash
@@ -18,10 +19,7 @@ Recipes = Callable[..., Recipe]
 
 
 def message(path: Path, recipe: Recipe) -> str:
-    with pytest.raises(SleuthError) as caught:
-        RunFolder.open(path, recipe)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return line_of(RunFolder.open, path, recipe)
 
 
 def begin(path: Path, recipe: Recipe) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.cli.app import app
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
@@ -17,11 +16,6 @@ from sleuth.types import SleuthError
 BRIEF = ("stage.0.data.limit=1", "stage.1.prompts_per_step=2", "stage.2.data.limit=1")
 CREDIT = 'stage.1.credit={kind="search_gain", margin=2.0, bonus=0.5, penalty=0.25}'
 FORCED = "stage.1.env.forced_search=true"  # so that there is something to credit within four steps
-
-
-@pytest.fixture
-def run(run: Callable[..., Path]) -> Callable[..., Path]:
-    return lambda recipe, folder, *more: run(recipe, folder, *BRIEF, *more)
 
 
 @pytest.fixture
@@ -56,25 +50,6 @@ def test_credit_changes_what_is_learned_and_nothing_that_was_played_before(finis
     one, other = (read_rollouts(last.parents[1] / "rollouts" / "step-000001.parquet") for last in (plain, paid))
     assert [group.episodes for group in one] == [group.episodes for group in other]
     assert (plain / "model.safetensors").read_bytes() != (paid / "model.safetensors").read_bytes()
-
-
-def test_stopped_and_continued_is_the_run_that_never_stopped_and_a_step_replays(
-    recipe_file: Path,
-    tmp_path: Path,
-    run: Callable[..., Path],
-    finished: Callable[..., Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    whole = finished(CREDIT, FORCED)
-    run(recipe_file, tmp_path / "parts", CREDIT, FORCED, "stage.1.stop_after=2")
-    parts = run(recipe_file, tmp_path / "parts", CREDIT, FORCED)
-    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
-    capsys.readouterr()
-    last = max(row["step"] for row in metrics(whole.parents[1]) if row["stage"] == "grpo" and row["loss"] is not None)
-    with pytest.raises(SystemExit):
-        app(["replay", str(whole.parents[1]), str(last), "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["loss"] == found["recorded_loss"] == found["changed_loss"] is not None
 
 
 @pytest.mark.parametrize(

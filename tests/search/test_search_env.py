@@ -5,43 +5,24 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from shelf import Shelf
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.library import read_prompt
 from sleuth.search import world as thoughts
 from sleuth.search.env import SearchEnv
-from sleuth.types import Passage, Reply, RetrievalFailed, SleuthError, Task
+from sleuth.types import Passage, Reply, SleuthError, Task
 from sleuth.world.library import Article
 
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))
 PROMPT = "Answer it.\nQuestion: {question}\n"
 
 
-class FailingShelf:
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        raise RetrievalFailed("no route to the shelf")
-
-
-class OneShelf:
-    """Finds the same passages for every query, and remembers the queries."""
-
-    def __init__(self, *passages: Passage) -> None:
-        self.passages = list(passages)
-        self.queries: list[str] = []
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        self.queries += queries
-        return [self.passages[:k] for _ in queries]
-
-
-def environment(dialect: str = "sleuth", forced: bool = False, **changes: object) -> tuple[SearchEnv, OneShelf]:
-    shelf = OneShelf(
-        Passage(id="1", title="Ada", text="Ada was born in Tarn."), Passage(id="2", title="Bo", text="Bo.")
-    )
+def environment(dialect: str = "sleuth", forced: bool = False, **changes: object) -> tuple[SearchEnv, Shelf]:
+    shelf = Shelf(Passage(id="1", title="Ada", text="Ada was born in Tarn."), Passage(id="2", title="Bo", text="Bo."))
     changed = dataclasses.replace(DIALECTS[dialect], **changes)
     return SearchEnv(TASK, changed, PROMPT, shelf, forced_search=forced), shelf
 
@@ -178,11 +159,11 @@ def test_a_forced_search_is_opened_by_the_environment_and_finished_by_the_policy
 
 def test_a_closed_book_is_an_answer_that_the_environment_opened_and_nothing_is_searched() -> None:
     for turn in (" x<search> Ada</search>", "</answer><search> Ada</search>"):
-        shelf = OneShelf()
+        shelf = Shelf()
         env = SearchEnv(TASK, replace(DIALECTS["sleuth"], hints=None), PROMPT, shelf, closed_book=True)
         assert replies(env, turn)[-1].done in ("turns", "answered")
         assert shelf.queries == []
-    env = SearchEnv(TASK, DIALECTS["sleuth"], PROMPT, OneShelf(), closed_book=True)
+    env = SearchEnv(TASK, DIALECTS["sleuth"], PROMPT, Shelf(), closed_book=True)
     opening, end = replies(env, " Tarn</answer>")
     assert opening.pieces[-1].text == "<answer>"
     assert opening.pieces[-1].author == "env"
@@ -197,13 +178,6 @@ def test_tags_in_a_passage_change_no_action() -> None:
     assert "<answer>Rome</answer>" in text_of(found)
     assert shelf.queries == ["Ada"]
     assert_action(end, "answer", "Tarn")
-
-
-def test_a_search_that_failed_ends_the_episode_and_keeps_its_query() -> None:
-    env = SearchEnv(TASK, DIALECTS["sleuth"], PROMPT, FailingShelf())
-    _, end = replies(env, "<search> Ada</search>")
-    assert (end.done, end.pieces) == ("failed", ())
-    assert_action(end, "search", "Ada")
 
 
 @pytest.mark.parametrize(

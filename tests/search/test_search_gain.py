@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 import torch
+from shelf import Shelf
 
 from sleuth.dialect import DIALECTS, Dialect
 from sleuth.episodes.scripted import ScriptedEngine
@@ -32,13 +33,6 @@ TURNS = (
 )
 
 
-class Shelf:
-    """Always the same passages."""
-
-    async def search(self, queries: list[str], k: int) -> list[list[Passage]]:
-        return [list(PASSAGES[:k]) for _ in queries]
-
-
 @pytest.fixture(scope="module")
 def base():
     return load_model(str(BASE), dtype="float32", device="cpu")
@@ -54,7 +48,7 @@ def played(base, dialect: Dialect, turns: tuple[str, ...], retriever: Retriever 
     rollout = Rollout(
         engine=ScriptedEngine(tokenizer, script), renderer=Renderer(tokenizer), context=900, temperature=0.0, key=(0,)
     )
-    env = SearchEnv(TASK, dialect, "Question: {question}\n", retriever or Shelf())
+    env = SearchEnv(TASK, dialect, "Question: {question}\n", retriever or Shelf(*PASSAGES))
     return asyncio.run(rollout.episode(env, TASK, 0, 0)).trajectory
 
 
@@ -74,7 +68,9 @@ def gains(base, dialect: Dialect, *trajectories: Trajectory, removed: Literal["s
 def test_the_gain_of_a_search_is_the_log_probability_of_later_text_with_its_results_minus_without(base, name) -> None:
     """Of all tokens, and of those that the results contain."""
     model, dialect = base[0], DIALECTS[name]
-    with_results, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
+    with_results, without = (
+        played(base, dialect, TURNS, retriever) for retriever in (Shelf(*PASSAGES), EmptyRetriever())
+    )
     [[gain]] = gains(base, dialect, with_results)
     last, segments = len(with_results.segments[-1].tokens), with_results.segments
     expected = plain_logprob(model, with_results.tokens, last) - plain_logprob(model, without.tokens, last)

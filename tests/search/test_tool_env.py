@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chat_tokenizers import KEEPS, chat_tokenizer
+from tool_episodes import call
 
 from sleuth.episodes.calls import CallRecord, EpisodeCalls
 from sleuth.episodes.scripted import ScriptedEngine
@@ -111,10 +112,6 @@ def tool(name: str, folder: Path) -> FunctionTool:
 
 
 NO_CALL = 'error: a call is {"name": "...", "arguments": {...}}'
-
-
-def call(name: str, **arguments: object) -> str:
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 def play(env: ToolEnv, *turns: str) -> list[Reply]:

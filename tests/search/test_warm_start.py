@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,17 +121,6 @@ def test_a_warm_start_teaches_to_search_and_hands_its_checkpoint_on(warm_file: P
     said = (tmp_path / "run" / "log.txt").read_text()
     assert "under the hint" in said
     assert "another protocol" not in said  # it is taught what the next stage plays
-
-
-@pytest.mark.slow
-def test_stopped_in_a_warm_start_and_continued_is_the_run_that_never_stopped(
-    warm_file: Path, tmp_path: Path, run: Callable[..., Path]
-) -> None:
-    short = ("stage.1.steps=4", "stage.1.save_every=2", "stage.2.steps=1", "stage.2.probe_prompts=0")
-    whole = run(warm_file, tmp_path / "whole", *short)
-    run(warm_file, tmp_path / "parts", *short, "stage.1.stop_after=2", "stage.2.stop_after=1")
-    parts = run(warm_file, tmp_path / "parts", *short)
-    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
 
 
 def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path) -> None:

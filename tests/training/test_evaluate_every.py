@@ -179,14 +179,3 @@ def test_the_servers_of_a_stage_answer_its_evaluations(run, recipe_file, tmp_pat
     assert steps_in(tmp_path / "run") == ["trained.step-000002", "trained.step-000003"]
     last, whole = evaluation(tmp_path / "run", "steps/trained.step-000003"), evaluation(tmp_path / "run", "trained")
     assert last["records"] == whole["records"]
-
-
-@pytest.mark.slow
-def test_a_schedule_reads_the_evaluation_of_the_step_before_in_a_run_that_goes_on_too(run, recipe_file, tmp_path):
-    (tmp_path / "heat.py").write_text("def by_em(step, row):\n    return 0.9 if 'eval_trained/em' in row else 1.0\n")
-    overrides = (*EVERY, "stage.1.sampling.temperature='heat:by_em'", "stage.1.stop_after=3")
-    run(recipe_file, tmp_path / "whole", *overrides)
-    assert [row["temperature"] for row in rows(tmp_path / "whole")] == [1.0, 1.0, 0.9]
-    run(recipe_file, tmp_path / "parts", *overrides[:-1], "stage.1.stop_after=2")
-    run(recipe_file, tmp_path / "parts", *overrides)
-    assert rows(tmp_path / "parts")[2]["temperature"] == 0.9

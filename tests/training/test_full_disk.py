@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,14 +14,11 @@ import pytest
 import torch
 from run_files import figures, groups, log, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from verb import sleuth
 
 from sleuth.host.atomic import PARTIAL
 from sleuth.host.disk import is_full
 from sleuth.runs import checkpoints
 from sleuth.runs.checkpoints import load_state, save_checkpoint
-from sleuth.runs.metrics import MetricsFile
-from sleuth.runs.rollouts import read_rollouts, write_rollouts
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
@@ -86,32 +81,6 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itse
     AutoModelForCausalLM.from_pretrained(second)
 
 
-@pytest.mark.parametrize("limit", [100_000, 2_000_000], ids=["weights", "state"])
-def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk(tmp_path, limit):
-    base = ROOT / "models" / "tiny-base"
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
-    state = {"moments": torch.ones(2_500_000)}
-    save_checkpoint(tmp_path / "step-000001", model, tokenizer, card="")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        with finds_no_room():
-            save_checkpoint(tmp_path / "step-000002", model, tokenizer, card="", state=state)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [place.name for place in tmp_path.iterdir()] == ["step-000001"]
-
-
-def test_figures_that_find_no_room_leave_whole_rows(disk):
-    metrics, long = MetricsFile(disk / "metrics.jsonl"), {"text": "x" * 5_000}
-    metrics.append("grpo", 1, long)
-    Filler(disk).fill()
-    with finds_no_room():
-        metrics.append("grpo", 2, long)
-    assert [row["step"] for row in metrics.rows()] == [1]
-    assert metrics.path.read_bytes().endswith(b"}\n")
-
-
 @pytest.fixture
 def crowd(disk, finished, monkeypatch) -> Filler:
     """Fills the disk when step 2 begins, and empties it when the step `until` does."""
@@ -158,20 +127,3 @@ def test_a_disk_that_is_full_to_the_end_is_told_in_one_line_and_the_run_goes_on_
     crowd.empty()
     crowd.until = 2
     assert weights(run(recipe_file, disk / "run", every)) == weights(finished())
-
-
-def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished, disk):
-    groups = read_rollouts(finished().parents[1] / "rollouts" / "step-000001.parquet")
-    Filler(disk).fill()
-    with finds_no_room():
-        write_rollouts(disk / "step-000001.parquet", groups, [[0.0] * len(group.episodes) for group in groups])
-    assert [place.name for place in disk.iterdir()] == ["filler"]
-
-
-def test_a_report_that_finds_no_room_is_one_line(finished, disk):
-    shutil.copytree(finished().parents[1], disk / "run")
-    Filler(disk).fill()
-    result = sleuth("report", disk / "run")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].endswith("No space left on device")
-    assert not list((disk / "run").rglob(f"*{PARTIAL}"))

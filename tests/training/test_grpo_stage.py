@@ -16,7 +16,6 @@ from run_files import evaluation, figures, groups, log, manifest, weights
 from safetensors.torch import load_file
 from small_stages import SECOND_STAGE
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from written_groups import make_group
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
@@ -24,20 +23,16 @@ from sleuth.judges.factory import JudgePool
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.runs.rollouts import read_advantages
 from sleuth.runs.run_folder import RunFolder
-from sleuth.search.setting import retriever_of
 from sleuth.training.grpo import GRPOTrainer
-from sleuth.training.rollout_worker import shuffled_scores
 from sleuth.training.stage_context import StageContext
 from sleuth.types import (
     UNKNOWN_RETRIEVER,
     Group,
     Passage,
     RetrievalFailed,
-    RetrieverIdentity,
     Score,
     SleuthError,
     Task,
-    Trajectory,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -98,17 +93,6 @@ def test_stopped_and_continued_is_the_run_that_never_stopped(run, finished, reci
     assert groups(tmp_path / "parts") == groups(whole.parents[1])
     parts, together = (evaluation(folder, "trained") for folder in (tmp_path / "parts", whole.parents[1]))
     assert parts["records"] == together["records"]
-
-
-def test_a_run_that_goes_on_with_another_retriever_says_so(run, finished, recipe_file, tmp_path, monkeypatch, capsys):
-    shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
-    dense = RetrieverIdentity(kind="dense", encoder="e5-base-v2")
-    monkeypatch.setattr("sleuth.search.setting.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense))
-    run(recipe_file, tmp_path / "parts")
-    said = "another protocol: retriever: the steps before (kind `bm25`, "
-    [line] = [line for line in "".join(capsys.readouterr()).splitlines() if "another protocol" in line]
-    assert line.startswith(said)
-    assert line.endswith("this stage (kind `dense`, encoder `e5-base-v2`)")
 
 
 def test_a_step_that_is_played_again_finds_what_its_servers_found_before(run, recipe_file, tmp_path, monkeypatch):
@@ -261,16 +245,6 @@ def test_a_step_without_signal_is_said_on_the_console_and_in_the_log(run, recipe
     assert all(torch.equal(base[name].float(), trained[name]) for name in base)
 
 
-def test_a_penalty_still_pulls_where_no_score_does(recipe_file, tmp_path):
-    with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as trainer:
-        trainer.worker.reward = ByQuestion(lambda task: 4)
-        trainer.step(1)
-        trainer.worker.reward = ByQuestion(lambda task: 8)
-        found = trainer.step(2)
-    assert found["loss"] is not None
-    assert found["changed_weights_fraction"] > 0
-
-
 def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(recipe_file, tmp_path):
     with learning(
         recipe_file, tmp_path / "run", "stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2"
@@ -297,56 +271,3 @@ def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acte
         trainer.worker.reward = ByQuestion(lambda task: 4)
         found = trainer.step(1)
     assert (found["clip_fraction"], found["old_logprobs"]) == (share, old)
-
-
-def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(run, recipe_file, tmp_path):
-    run(recipe_file, tmp_path / "run", *FEW, "stage.1.stop_after=1", "stage.0.forced_search_arm=true")
-    names = sorted(file.stem for file in (tmp_path / "run" / "eval").iterdir())
-    assert names == ["base", "base_forced", "trained"]
-    files = [evaluation(tmp_path / "run", name) for name in names]
-    for record in files[1]["records"]:
-        authors = [segment["author"] for segment in record["segments"]]
-        opened = authors.index("policy") - 1
-        assert (authors[opened], record["segments"][opened]["text"]) == ("env", "<search>")
-    assert [file["name"] for file in files] == names
-    assert [file["protocol"]["forced_search"] for file in files] == [False, True, False]
-    asked = [[record["id"] for record in file["records"]] for file in files]
-    assert asked[0] == asked[1] == asked[2]
-
-
-def test_shuffled_scores_are_the_same_scores_on_other_episodes():
-    text = Trajectory(segments=())
-    played = [make_group(*((text, Score(value=float(4 * g + i))) for i in range(4))) for g in range(8)]
-    dealt = shuffled_scores(played, key=(0, 1, 2))
-    before = [score.value for group in played for score in group.scores]
-    after = [score.value for group in dealt for score in group.scores]
-    assert sorted(map(float, after)) == before
-    assert after != before
-    assert shuffled_scores(played, key=(0, 1, 2)) == dealt
-
-
-def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_everywhere(run, recipe_file, tmp_path):
-    rewards = 'stage.1.reward=[{kind="format", weight=0.2}, {kind="answer", scorer="verl"}, {kind="token_f1"}]'
-    last = run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", rewards)
-    for row in figures(tmp_path / "run"):
-        em, verl, formed, cover = (row[key] for key in ("em", "score_verl", "format", "token_f1"))
-        assert row["reward_mean"] == pytest.approx(verl + 0.2 * formed + cover)
-        assert em <= verl  # the tiny base writes one pair of answer tags at most
-    assert figures(tmp_path / "run")[1]["em"] > 0
-    card = ProtocolCard.read(last)
-    assert card is not None
-    assert card.scorer == "verl"
-    assert [part.kind for part in card.reward.parts] == ["format", "answer", "token_f1"]
-    for name in ("base", "trained"):
-        found = evaluation(tmp_path / "run", name)
-        assert found["score_verl"]["n"] == found["em"]["n"] == 4
-        assert found["protocol"]["scorer"] == "verl"
-        assert {"em", "score_verl"} <= found["records"][0].keys()
-
-
-def test_a_scorer_that_the_prompt_does_not_fit_is_named_before_the_first_step(recipe_file, tmp_path):
-    for scorer, said in (("verl", 0), ("search_r1", 1)):
-        with learning(recipe_file, tmp_path / scorer, f"stage.1.reward.0.scorer={scorer}") as trainer:
-            lines = [line for line in trainer.opening() if line.startswith("the scorer ")]
-        assert len(lines) == said
-    assert lines[0].startswith("the scorer search_r1 would pay a well-formed right answer 0, not 1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import random
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -14,11 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from run_files import figures, weights
 from tiny_models import in_float64
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
-from verb import sleuth
 from written_groups import make_group, written
 
 from sleuth.learn.batch import Batch, Row, collate
@@ -117,21 +114,6 @@ def test_several_updates_are_those_of_the_plain_formula(seed, passes, minibatche
     assert policy.optimiser.steps == 1
 
 
-def test_from_the_second_update_on_the_clip_is_at_work():
-    model = tiny(0)
-    batch = frozen_batch(model, 0, rows=6)
-    fast = Policy(model, Optimisation(steps=9, learning_rate=0.02))
-    assert updated(fast, [batch], 1).clip_fraction == 0
-    assert updated(fast, [batch], 1).clip_fraction > 0.2
-
-
-def test_the_schedule_of_the_learning_rate_counts_steps():
-    model = tiny(1)
-    policy, batch = Policy(model, SETTINGS), frozen_batch(model, 1, rows=3)
-    rates = [updated(policy, [batch, batch], 3).learning_rate for _ in range(3)]
-    assert rates == pytest.approx([0.005, 0.010, 0.015])
-
-
 def test_figures_of_several_updates():
     first = Update(loss=1.0, entropy=2.0, clip_fraction=0.0, sampler_learner_kl=0.1, gradient_norm=1.0,
                    learning_rate=0.5, changed_weights_fraction=0.25, tokens_trained=10, tokens_computed=40,
@@ -164,34 +146,6 @@ def test_minibatches_are_groups_in_their_order_and_one_without_a_gradient_is_lef
     batches = batches_of_step(groups, advantages, stage)
     assert ["".join(map(chr, batch.tokens[::2, 2])) for batch in batches] == expected
     assert [float(batch.weights.sum()) for batch in batches] == pytest.approx([1.0] * len(batches))
-
-
-REPEATED = ("stage.1.updates_per_batch=2", "stage.1.prompts_per_update=2", "stage.1.prompts_per_step=3")
-BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.samples_per_prompt=4", "stage.1.save_every=1")
-
-
-def test_a_run_with_several_updates_a_step_goes_on_as_if_never_stopped_and_is_not_replayed(run, recipe_file, tmp_path):
-    overrides = (*REPEATED, *BRIEF, "stage.1.steps=2")
-    whole = run(recipe_file, tmp_path / "whole", *overrides)
-    run(recipe_file, tmp_path / "parts", *overrides, "stage.1.stop_after=1")
-    continued = run(recipe_file, tmp_path / "parts", *overrides)
-    assert weights(continued) == weights(whole)
-    rows = figures(tmp_path / "whole")
-    assert figures(tmp_path / "parts") == rows
-    assert max(row["updates"] for row in rows) in (2, 4)
-    assert any(row["clip_fraction"] for row in rows)
-    output = sleuth("replay", tmp_path / "whole", 2).output
-    assert "prompts_per_update = 2: a recorded step has several minibatches" in " ".join(output.split())
-
-
-@pytest.mark.slow
-def test_passes_over_a_whole_step_are_replayed_to_the_bit(run, recipe_file, tmp_path):
-    overrides = (*BRIEF, "stage.1.prompts_per_step=3", "stage.1.steps=2", "stage.1.updates_per_batch=2")
-    run(recipe_file, tmp_path / "run", *overrides, "stage.1.save_every=2")
-    found = json.loads(sleuth("replay", tmp_path / "run", 2, "--json").stdout)
-    row = figures(tmp_path / "run")[1]
-    assert row["loss"] is not None
-    assert found["loss"] == found["recorded_loss"] == row["loss"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
-from run_files import evaluation, figures, groups, log, manifest, rows, weights
+from run_files import evaluation, groups, manifest, rows
 from verb import sleuth
 
 from sleuth.episodes.function import code_differences
@@ -124,25 +124,6 @@ def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended):
     assert manifest(folder)["sources"] == {"grpo": sources}
 
 
-def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended):
-    paid = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:named', weight = 2 }, { kind = 'format' }]"
-    last = ended(paid, PYTHON_ENV, SHORT)
-    trained = evaluation(last.parents[1], "trained")
-    assert trained["headline"][:2] == ["score", "score_named"]
-    for record in trained["records"]:
-        assert record["score"] == pytest.approx(2 * record["score_named"] + record["well_formed"])
-    said = log(last.parents[1])
-    assert f"trained: score {trained['score']['value']:.3f} [" in said
-    assert "exact match" not in said
-    assert list(trained["outcomes"]) == ["answered"]
-    readme = (last / "README.md").read_text()
-    assert "It acts with `own_env:Longer` (`own_env.py`), code that is no part of this checkpoint" in readme
-    table = readme.partition("## Measured")[2]
-    labels = ("Score", "Score by named", "step of named", "Exact match")
-    places = [table.index(f"| {label} |") for label in labels]
-    assert places == sorted(places)
-
-
 @pytest.mark.parametrize(
     ("override", "file"),
     [
@@ -170,14 +151,6 @@ def test_changed_code_is_refused_on_resume_unless_it_is_accepted(run, recipe, tm
     accepted = sleuth(*arguments, str(caught.value).split()[-1])
     assert accepted.exit_code == 0, accepted.stderr
     assert len(rows(tmp_path / "run")) == 4
-
-
-@pytest.mark.parametrize("override", [pytest.param(PYTHON_REWARD, marks=pytest.mark.slow), PYTHON_ENV])
-def test_stopped_and_continued_is_the_run_that_never_stopped(run, recipe, tmp_path, override):
-    whole = run(recipe, tmp_path / "whole", override)
-    run(recipe, tmp_path / "parts", override, SHORT)
-    assert weights(run(recipe, tmp_path / "parts", override)) == weights(whole)
-    assert figures(tmp_path / "parts") == figures(tmp_path / "whole")
 
 
 def test_episodes_are_played_in_the_users_environment(ended):
@@ -208,17 +181,6 @@ def test_a_card_never_makes_a_command_import_what_it_names(run, recipe, tmp_path
         result = sleuth(*verb)
         assert (result.exit_code, result.stdout) == (2, "")
         assert "was trained in own_env:Longer, code of your own that its card does not start" in result.stderr
-
-
-def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(ended):
-    last, other = (ended(PYTHON_REWARD, OWN_LOSS.replace("2.0", factor), SHORT) for factor in ("2.0", "1.0"))
-    one, two = rows(last.parents[1])[0], rows(other.parents[1])[0]
-    assert one["loss"] == pytest.approx(2 * two["loss"], rel=1e-4)
-    assert one["gradient_norm"] == pytest.approx(2 * two["gradient_norm"], rel=1e-4)
-    assert one["clip_fraction"] is None
-    assert weights(last) != weights(other)
-    assert card_of(last).loss.functions == ("own_losses:plain",)
-    assert card_of(last).hash == card_of(other).hash  # evaluations are compared whatever the loss was
 
 
 def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what_it_has(run, recipe, tmp_path):

@@ -109,14 +109,6 @@ def test_a_hook_that_fails_ends_the_run_with_the_users_line(run, recipe, tmp_pat
     assert error in str(caught.value)
 
 
-def test_a_tracker_of_ones_own_that_fails_is_reported_and_dropped(run, recipe, tmp_path):
-    code = "class mine:\n    def log(self, stage, step, figures):\n        raise OSError('no way')"
-    run(recipe, tmp_path / "run", *BRIEF, hooked(tmp_path, code), "stage.1.stop_after=1")
-    assert "tracker own_hooks:mine: " in log(tmp_path / "run")
-    assert "own_hooks.py:3: mine: OSError: no way; dropped" in log(tmp_path / "run")
-    assert len(rows(tmp_path / "run")) == 1
-
-
 @pytest.mark.parametrize(
     ("code", "error"),
     [

@@ -217,13 +217,6 @@ def test_a_function_that_gives_no_advantages_is_one_line_before_the_run(recipe, 
     assert said.format(line=line) in refused(recipe, "grpo.loss.advantage=ideas:bad")
 
 
-@pytest.mark.slow
-def test_an_advantage_that_leaves_all_episodes_out_makes_a_step_without_an_update(run, recipe, tmp_path):
-    own(recipe, "def nothing(scores): return [None] * len(scores)\n")
-    run(recipe, tmp_path / "run", "grpo.loss.advantage=ideas:nothing", "grpo.stop_after=1")
-    assert (figures(tmp_path / "run")[0]["loss"], figures(tmp_path / "run")[0]["missing_fraction"]) == (None, 0.0)
-
-
 CREDITS = """
 from sleuth.types import Credit, Score
 
@@ -394,16 +387,6 @@ def test_a_loss_of_ones_own_gets_step_and_reference_and_its_own_kl_term_is_the_o
         loss, found = policy_loss_of(stage, step)(batch, logprobs, reference)
         assert float(loss.detach()) == pytest.approx(expected)
         assert found["kl"][0, 1] > 0  # measured all the same
-
-
-@pytest.mark.slow
-def test_a_loss_that_takes_the_step_trains_and_replays(run, recipe, tmp_path):
-    own(recipe, LOSS)
-    run(recipe, tmp_path / "run", "grpo.loss.function=ideas:steps")
-    replayed = sleuth("replay", tmp_path / "run", "3", "--allow-code", "--json")
-    assert replayed.exit_code == 0, replayed.stderr
-    told = json.loads(replayed.stdout)
-    assert told["loss"] == pytest.approx(told["recorded_loss"], rel=1e-5)
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------

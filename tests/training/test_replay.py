@@ -52,14 +52,6 @@ def test_another_layout_loss_or_reward_says_what_it_would_have_changed(folder, m
     assert found["changed_loss"] is None
 
 
-def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(run, recipe_file, tmp_path):
-    run(recipe_file, tmp_path / "control", "stage.1.reward.0.shuffle=true")
-    for step in range(1, 5):
-        found = replayed(tmp_path / "control", step)
-        assert found["loss"] == found["recorded_loss"] == found["changed_loss"]
-        assert found["scores_changed"] == 0
-
-
 @pytest.mark.parametrize(
     ("place", "step", "said"), [("0000", 1, "holds no run"), ("", 9, "step 9 belongs to no GRPO stage")]
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
-from run_files import figures, log, manifest, weights
+from run_files import figures
 from verb import sleuth
 
 from sleuth.cli.pipeline import run_recipe
@@ -77,30 +77,6 @@ def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(re
     session, notes = open_eval_session(str(taught), tasks, index=None)
     assert (notes, session.context) == ([], 1024)
     assert [score.value for _, score in session.ask(tasks, "refine")] == [1.0, 1.0]
-
-
-def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run, recipe, tmp_path):
-    town = "Ulf" * 40
-    long = ROWS[0] | {"id": "long", "answer": f"<answer><snippet id=0> Ada was born in {town}.</snippet></answer>"}
-    longer = ROWS[1] | {"id": "longer", "question": f"Where was {'Ida ' * 1024}born?"}
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps(row) + "\n" for row in (ROWS[0], long, longer, ROWS[1])))
-    skipping = [f"stage.0.data.questions={rows}", "stage.0.data.too_long=skip", "stage.0.steps=4"]
-    one = run(recipe, tmp_path / "one", *skipping)
-    other = run(recipe, tmp_path / "other", *skipping, "stage.0.stop_after=2")
-    other = run(recipe, tmp_path / "other", *skipping)
-    without = run(recipe, tmp_path / "without", "stage.0.steps=4")
-    same = weights(one) == weights(other) == weights(without)
-    assert same, "a run that goes on skips the same rows, and trains on the others alone"
-    assert manifest(tmp_path / "one")["skipped"] == {"supervised": {"rows": 2, "of": 4, "first": ["long", "longer"]}}
-    said = "stage supervised: 2 of 4 rows are too long and are skipped: row 2 ('long'), row 3 ('longer')"
-    assert said in log(tmp_path / "one")
-    file = tmp_path / "skip.toml"
-    file.write_text(
-        f'extends = "{recipe}"\n[set]\n"stage.0.data" = {{ kind = "rows", questions = "{rows}", too_long = "skip" }}\n'
-    )
-    checked = sleuth("check", "recipe", file)
-    assert "warning: stage.0 (supervised): 2 of 4 rows are too long and are skipped" in checked.stdout, checked.output
 
 
 def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe, tmp_path):

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from damages import damage
 from refusals import refused
 from run_files import figures, manifest, weights
 from verb import sleuth
@@ -136,11 +135,6 @@ def test_a_teacher_of_shorter_texts_than_the_episodes_is_refused_before_the_run(
     (copied / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
     (copied / "SHA256SUMS").unlink()
     assert "is more than the 64 positions of this teacher" in refused(recipe_file, *following(copied))
-
-
-def test_a_damaged_teacher_is_refused_before_the_run(recipe_file, copied):
-    damage("one bit", copied / "model.safetensors")
-    assert "damaged: model.safetensors is not what was written" in refused(recipe_file, *following(copied))
 
 
 @pytest.mark.parametrize(

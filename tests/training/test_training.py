@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import shutil
@@ -21,7 +20,6 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.host import disk
 from sleuth.learn.policy import Policy
 from sleuth.recipe import load_recipe
-from sleuth.runs import eval_file
 from sleuth.runs.chain import CHAIN
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
@@ -250,30 +248,8 @@ def test_a_card_gets_cached_memory_back_between_a_rollout_and_an_update_and_betw
     assert events == [*rest, *begun, *without, *step, "empty_cache", *rest, "empty_cache"]
 
 
-def test_a_run_with_cpu_offload_is_the_run_without_and_continues_as_it(run, finished, recipe_file, tmp_path):
-    """In one process; on a CPU it copies from host to host."""
-    run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", "stage.1.cpu_offload=true")
-    assert weights(run(recipe_file, tmp_path / "run")) == weights(finished())
-
-
 def test_a_run_that_can_never_be_saved_is_refused_before_its_first_step(run, recipe_file, tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "free_bytes", lambda place: 10_000_000)
     with pytest.raises(SleuthError, match=r"10\.0 MB are free on this disk, and a checkpoint takes"):
         run(recipe_file, tmp_path / "run", *BRIEF)
     assert figures(tmp_path / "run") == []
-
-
-def test_an_evaluation_that_finds_no_room_waits_for_it(run, recipe_file, tmp_path, monkeypatch):
-    write, refused = eval_file.write_text, []
-
-    def full(file: Path, text: str) -> None:
-        if file.stem == "base" and not refused:
-            refused.append(file)
-            raise OSError(errno.ENOSPC, "No space left on device", str(file))
-        write(file, text)
-
-    monkeypatch.setattr(eval_file, "write_text", full)
-    run(recipe_file, tmp_path / "run", *BRIEF[1:], "stage.1.steps=1")
-    assert refused
-    assert "no room on the disk for the evaluation base: it waits" in log(tmp_path / "run")
-    assert len(evaluation(tmp_path / "run", "base")["records"]) == 4

@@ -40,13 +40,6 @@ from sleuth.types import Completion, Sampling, Segment, SleuthError
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@each_kind
-def test_greedy_turns_are_those_of_the_engine_in_this_process(servers, pools, learner, kind):
-    move(learner)  # the servers begin with other weights than the learner's
-    turns = pools.require_learners_turns(pools.open(servers(kind, kind)))
-    assert {turn.policy_version for turn in turns} == {1}
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @each_kind
 def test_log_probabilities_over_several_turns_are_the_learners(servers, pools, learner, words, kind, temperature):
@@ -430,16 +423,6 @@ def test_a_server_that_keeps_its_prefix_cache_is_given_the_weights_again(
     assert len(kept) == 2
 
 
-def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(servers, pools, learner):
-    engine = pools.open(servers("vllm", "sglang"))
-    with away(engine._replicas[0]):
-        move(learner)
-        engine.publish(2)
-        assert "without new weights: http://127.0.0.1" in pools.lines[-1]
-    pools.require_learners_turns(engine)
-    assert engine.figures()["servers_reloaded"] == 1
-
-
 @pytest.mark.parametrize(
     ("kind", "sleeps", "last"),
     [
@@ -492,19 +475,6 @@ def test_a_vllm_whose_engine_dies_while_it_loads_gets_the_weights_when_it_is_bac
     assert "without new weights" in pools.lines[-1]
     pools.require_learners_turns(engine)
     assert engine.figures()["servers_reloaded"] == 1
-
-
-@each_kind
-def test_a_server_that_slept_has_the_new_weights_when_it_wakes(servers, pools, learner, kind):
-    [server] = servers(kind)
-    engine = pools.open([server], sleeps=True)
-    asked(engine, pools.sampled())
-    engine.sleep()
-    assert server.engine.asleep == {"weights", "kv_cache"}
-    move(learner)
-    engine.publish(2)
-    assert server.engine.asleep == set()
-    pools.require_learners_turns(engine)
 
 
 @pytest.mark.parametrize(("kind", "label"), [("vllm", "default"), ("sglang", "000001-")])

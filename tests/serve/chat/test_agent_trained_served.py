@@ -17,7 +17,7 @@ from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.learn.models import load_model
 from sleuth.own.functions import load_function
 from sleuth.serve.agent import agent_of
-from sleuth.types import SleuthError, Task
+from sleuth.types import Task
 
 MODELS = Path(__file__).parents[3] / "models"
 TEMPLATE = (
@@ -111,11 +111,6 @@ def test_a_model_is_served_without_its_agent_and_the_agent_gets_the_same_answers
         tasks = [Task(id=question, question=question) for question in QUESTIONS]
         found = [asyncio.run(solve(task, f"{url}/v1", "none", model="tiny", tokens=5)) for task in tasks]
     assert found == scores
-
-
-def test_what_would_change_the_prompts_of_an_agent_is_refused(checkpoint):
-    with pytest.raises(SleuthError, match=r"--prompt, --closed-book: has no effect: .* was trained in solver:solve"):
-        open_eval_session(str(checkpoint), [], index=None, without_agent=True, prompt="x", closed_book=True)
 
 
 def test_the_api_of_a_model_without_its_agent(checkpoint):

@@ -120,12 +120,6 @@ def test_a_first_search_that_the_environment_opened_is_a_query_from_its_first_wo
     ]
 
 
-def test_searches_without_end_end_without_an_answer() -> None:
-    *_, searched, over = heard(agent(lambda text, sampling: "<search>Ada</search>"))
-    assert (over.stop, over.citations) == ("turns", ())
-    assert searched == Searched(query="Ada", passages=())  # nothing was looked up any more
-
-
 TO_REFINE = """Question: Where was Ada Voss born?
 Reasoning: I need her birthplace.
 <tool_output>

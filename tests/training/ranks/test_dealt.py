@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
-import signal
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -23,13 +20,12 @@ from unittest.mock import patch
 import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
 from emulator.served import EmulatedServer, emulated_server
-from processes import finish, on_ranks, torchrun
+from processes import on_ranks
 from run_files import figures, groups, log, written
 from runs_on_ranks import run_on
 from small_stages import through
 from test_stages_on_ranks import assert_same_run
 
-from benchmarks.ranks_killed import ranks_of
 from sleuth.answers.factory import reward_of
 from sleuth.cite.citation_reward import CitationRecipe
 from sleuth.cite.red_team import Attack, attack
@@ -344,35 +340,6 @@ def test_a_run_ends_in_one_line_on_all_ranks_when_no_server_is_left(asked_file, 
     assert (tmp_path / "run" / "checkpoints" / "step-000001").exists()
 
 
-@pytest.mark.slow
-def test_an_evaluation_of_which_a_rank_was_killed_goes_on_and_pays_for_no_verdict_twice(asked_file, judges, tmp_path):
-    run_on(1, asked_file, tmp_path / "1", *LONG)
-    paid, folder = sum(len(judge.asked) for judge in judges), tmp_path / "2"
-
-    def slowly(body: dict[str, Any]) -> tuple[int, object]:
-        time.sleep(0.5)
-        return by_length(body)
-
-    for judge in judges:
-        judge.answer = slowly
-    at_once = "stage.1.reward.0.judge.at_once=4"
-    broken = torchrun("train", str(asked_file), "--run", str(folder), *(f"--set={one}" for one in (*LONG, at_once)))
-    ranks = ranks_of(broken, folder)
-    while broken.poll() is None and sum(len(judge.asked) for judge in judges) < paid + 10:
-        time.sleep(0.01)
-    os.kill(ranks[1], signal.SIGKILL)
-    finish(broken)
-    assert broken.returncode != 0
-    begun, kept = sum(len(judge.asked) for judge in judges) - paid, len(verdicts_in(folder))
-    assert 0 < kept < paid
-    for judge in judges:
-        judge.answer = by_length
-    run_on(2, asked_file, folder, *LONG, at_once)
-    assert sum(len(judge.asked) for judge in judges) - paid - begun == paid - kept
-    assert_same(records(folder), records(tmp_path / "1"))
-    assert verdicts_in(folder) == verdicts_in(tmp_path / "1")
-
-
 # -- judges that are examined, and attacked ---------------------------------------------------------------------------
 
 
@@ -524,14 +491,6 @@ def judged(ranks: Ranks, file: Path) -> tuple[int, dict[str, int], list[float | 
     verdicts = asyncio.run(cached.judge(cases if ranks.first else cases[::-1]))
     ranks.all_gather([])
     return judge.asked, cached.tally.take(), [verdict.score for verdict in verdicts]
-
-
-def test_ranks_that_need_the_same_verdict_at_once_pay_for_it_once(tmp_path):
-    told = on_ranks(2, judged, tmp_path / "verdicts.sqlite")
-    assert sum(asked for asked, *_ in told) == 6
-    assert [tally["asked"] + tally["cached"] for _, tally, _ in told] == [6, 6]
-    assert sum(tally["asked"] for _, tally, _ in told) == 6
-    assert told[0][2] == told[1][2][::-1] == [length / 10 for length in range(6)]
 
 
 def budgeted(ranks: Ranks, file: Path) -> int:

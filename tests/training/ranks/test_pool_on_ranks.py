@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from emulator.served import EmulatedServer, repeat_within_rounding
 from pools import Pools, asked, require_same_turns
-from processes import finish, on_ranks, torchrun
+from processes import on_ranks
 from run_files import figures, groups
 from runs_on_ranks import run_on
 from small_stages import through
 from test_stages_on_ranks import assert_same_run
 
 from benchmarks.pooled_ranks import gradients
-from benchmarks.ranks_killed import ranks_of
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.roster import Roster
 from sleuth.engines.remote.server import discover_server
@@ -168,26 +163,3 @@ def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(server
     server.engine.write = during_a_load
     asked(ranks[1], pools.sampled(groups=1, siblings=1))
     assert (ranks[1]._retried, ranks[1]._weight_sync.reloaded) == (1, 0)
-
-
-@pytest.mark.slow
-def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_episode(recipes, servers, tmp_path):
-    pair = servers("vllm", "sglang")
-    folder = tmp_path / "run"
-    train = partial(torchrun, "train", str(recipes["grpo"]), "--set", through(pair, stage=0), "--run", str(folder))
-    broken = train()
-    ranks = ranks_of(broken, folder)
-    while broken.poll() is None and not list(folder.glob("checkpoints/step-000002")):
-        time.sleep(0.02)
-    os.kill(ranks[1], signal.SIGKILL)
-    finish(broken)
-    assert broken.returncode != 0
-    before = pair[0].fault(forget=0.5)
-    found = 4  # completions by which a server is found: an error there ends the run
-    pair[0].fault(error_every=next(n for n in range(7, 20) if n - before % n > found))
-    said = finish(train())
-    assert [row["step"] for row in figures(folder)] == [1, 2, 3, 4], said
-    for group in groups(folder):
-        assert [episode.sample for episode in group.episodes] == list(range(8))
-    trained = [row for row in figures(folder) if row["loss"] is not None]
-    assert max(abs(row["sampler_learner_kl"]) for row in trained) < 1e-8
