@@ -271,8 +271,8 @@ def model_card(run: Path, counts: Mapping[str, int], evaluation: str | None) -> 
         *("pipeline_tag: question-answering", "tags:", "- sleuth", "- search", "---", ""),
         *(f"# {tomllib.loads(recipe)['name']}", ""),
         "A tiny decoder (a Qwen3 with a tokenizer of its own), trained from random weights on CPU cores. It writes a "
-        "search query, reads the three passages that BM25 finds, and answers with words of one of them and, in "
-        "brackets, those that follow there: `Tarn [, a town by a lake.]`. `sleuth demo --real` asks it.",
+        "search query, reads four sentences of the three passages that BM25 finds, and answers with words of one of "
+        "them and, in brackets, those that follow there: `Tarn [, a town by a lake.]`. `sleuth demo --real` asks it.",
         "",
         "It knows nothing but what it finds, reads only English, and is often wrong.",
         *("", "## Measured", "", *_measured(run)),

@@ -77,7 +77,8 @@ class Dialect:
 
     `passage` formats one result from `rank`, `title` and `text`; `between` separates results, `between_queries` those
     of different queries, and `margin` the results from their tags. With `results_key`, all results are the value of
-    that key in a JSON object. With `question_again`, a tag, the question follows the results, behind that tag.
+    that key in a JSON object. With `question_again`, a tag, the question follows the results, behind that tag. With
+    `sentences_of`, the `top_k` results are sentences of so many passages, those that share most words with the query.
     `passage_tokens` limits each result; `results_tokens` limits all results of a search together, without their tags.
 
     `searches` limits searches, `turns` the policy's turns: after the last search there is one more turn, while the last
@@ -115,6 +116,7 @@ class Dialect:
     between_queries: str = "\n"
     results_key: str | None = None
     question_again: str | None = None
+    sentences_of: int | None = None
     turns: int | None = None
     response_tokens: int | None = None
     cut_ends: bool = False
@@ -125,7 +127,7 @@ class Dialect:
             _require_groups("answer_inner", self.answer_inner, {"text"})
         _require_format("passage", self.passage, "rank, title and text")
         _require_format("answer_form", self.answer_form, "text")
-        for name in (*BUDGETS, "hints"):
+        for name in (*BUDGETS, "hints", "sentences_of"):
             least = 0 if name in ("searches", "hints") else 1
             if (value := getattr(self, name)) is not None and not least <= value <= LARGEST_LIMIT:
                 raise ValueError(f"{name} = {value}: should be a number from {least} to {LARGEST_LIMIT}")

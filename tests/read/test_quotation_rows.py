@@ -115,7 +115,7 @@ BESIDE = ("It rained in Kolm. Emil ran the mill.", "The mill of Emil: one, two, 
 
 
 def test_a_row_copies_its_answer_and_its_quotation_from_one_place(tmp_path: Path) -> None:
-    """`<answer> Ada Voss [ bought, who ran it,]</answer>`, token by token, wherever the passage stands."""
+    """`<answer> Ada Voss [ bought, who ran it,]</answer>`, token by token, wherever the sentence stands."""
     rows = rows_of(texts_of(MILL, *BESIDE, answer="Ada Voss"), tmp_path)
     ranks = set()
     for row, text in asked(rows, 100):
@@ -134,9 +134,9 @@ def test_a_row_copies_its_answer_and_its_quotation_from_one_place(tmp_path: Path
         assert row.sources[turn:] == (-1, ada, ada + 1, -1, *range(ada + 2, ada + 8), -1, -1)
         assert row.token_weight[turn:] == (1, 3, 1, 1, *(3, 1, 1, 1, 1, 1), 1, 1)
         assert row.trained[turn:] == (True,) * 12
-        ranks.add(text.partition(MILL)[0].count("<passage>"))
+        ranks.add(text.partition("Voss bought, who")[0].count("<passage>"))
     assert FIRST_TOKEN_WEIGHT == 3.0
-    assert ranks == {1, 2, 3}
+    assert ranks == {1, 2, 3, 4}
 
 
 def test_a_quotation_ends_at_the_budget_of_its_passage(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from sleuth.types import Passage
 
 WORD = re.compile(r"\w[\w'\u2019-]*")
 STOP_WORDS = frozenset(
@@ -59,6 +61,11 @@ QUESTION_WORDS: dict[SpanKind, tuple[str, ...]] = {
 PLACES, PERSONS = ("in", "at", "near", "to", "from"), ("by", "mr.", "dr.", "king", "president", "queen")
 """Words before a name that say what it names."""
 
+STEM = 5
+"""Letters of a word that are compared: `invented` and `invention` are one word."""
+LATER = 0.3
+"""How much of a word a sentence of a passage that was found one rank later is behind."""
+
 CLOZE_SENTENCE = 30
 """Characters of the shortest sentence that a cloze is made from."""
 EITHER_SIDE, CLOZE_WORDS = 12, 18
@@ -92,6 +99,25 @@ def sentences(text: str) -> list[tuple[int, int]]:
     borders = [(match.start(), match.end()) for match in BORDER.finditer(text)]
     begins = [0, *(end for _, end in borders)]
     return list(zip(begins, [*(start for start, _ in borders), len(text)], strict=True))
+
+
+def best_sentences(query: str, passages: Sequence[Passage], count: int) -> list[Passage]:
+    """The `count` sentences that share most words with a query, best first, each as a passage with the id and title of
+    its own; the title's words count for each of them, stop words for none. Those of earlier passages come first where
+    they share as many."""
+    asked = _stems(query)
+    ranked = [
+        (LATER * rank - len(asked & _stems(f"{passage.title} {passage.text[begin:stop]}")), rank, begin, stop)
+        for rank, passage in enumerate(passages)
+        for begin, stop in sentences(passage.text)
+    ]
+    return [
+        replace(passages[rank], text=passages[rank].text[begin:stop]) for _, rank, begin, stop in sorted(ranked)[:count]
+    ]
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:STEM] for word in WORD.findall(text.lower()) if word not in STOP_WORDS}
 
 
 def answer_spans(text: str, begin: int, stop: int) -> Iterator[Span]:

@@ -25,8 +25,9 @@ from sleuth.host.checksums import list_again
 from sleuth.types import Episode, Score, SleuthError, Trajectory
 
 FILE = "certainty.json"
-LOST = 0.05
-"""The share of right answers that are withheld where it is fitted: of other documents a tenth is lost at most then."""
+LOST = 0.1
+"""The share of right answers that are withheld where it is fitted: of the shipped reader's about other articles 0.096
+(0.060 to 0.148) are lost then, and a half of the answers whose passage is taken out are withheld."""
 LEAST = 50
 """Right answers at least: with fewer the threshold too often loses more than a tenth of others."""
 STEP = 100

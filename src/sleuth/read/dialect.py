@@ -1,7 +1,8 @@
 """What a reader trained from nothing speaks (`data.kind = "reading"`, recipes/tiny/real.toml).
 
-One search, whose passages begin with `<passage>`. The environment repeats the question behind them, because only what
-stands there has read all of them. The answer goes on, in brackets, with the words that follow it in the passage that it
+One search, whose results are four sentences of the three passages found, those that share most words with the query;
+each begins with `<passage>` and the title. The environment repeats the question behind them, because only what stands
+there has read all of them. The answer goes on, in brackets, with the words that follow it in the passage that it
 is from: `Tarn [, which rises in the Lozère.]` quotes `Tarn, which rises in the Lozère.` and cites the passage that says
 so (citing by quoting: arXiv:2203.11147). A quotation that is in no passage cites nothing.
 """
@@ -30,5 +31,7 @@ READING = replace(
     hints=0,
     searches=1,
     turn_tokens=64,
-    passage_tokens=224,
+    top_k=4,
+    sentences_of=3,
+    passage_tokens=128,
 )

@@ -1,4 +1,4 @@
-"""Exact match of a reader that is given the gold passage, alone or among others, beside a control."""
+"""Exact match of a reader that is given the sentence with the answer, alone or among others, beside a control."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rows of `data.kind = "reading"`: a question, its passage and the answer; or a question, a search, three passages and
-the answer, which goes on with what follows it in its passage."""
+"""Rows of `data.kind = "reading"`: a question, the sentence with the answer, and the answer; or a question, a search,
+the sentences that it shows, and the answer. An answer goes on with what follows it in its sentence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.data.spans import STOP_WORDS, cloze, sentences
+from sleuth.data.spans import STOP_WORDS, best_sentences, cloze
 from sleuth.learn.batch import Row
 from sleuth.read.dialect import READING
-from sleuth.read.texts import ReadingQuestion, ReadingRecipe, ReadingTexts, read_reading_texts, require_indexed
+from sleuth.read.texts import (
+    ReadingQuestion,
+    ReadingRecipe,
+    ReadingTexts,
+    read_reading_texts,
+    require_indexed,
+    sentence_with,
+)
 from sleuth.read.tokens import (
     ANSWER,
     ANSWER_TOKENS,
@@ -29,24 +36,19 @@ from sleuth.types import Passage
 
 FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6
 """The share of clozes in the first step, and from this part of the steps on."""
-SENTENCES_UNTIL = ((0.2, 1), (0.37, 2), (0.55, 4))
-"""(part of the steps, sentences of a passage until then); afterwards whole passages."""
-LONGER, WHOLE = 0.15, 0.3
-"""Share of the rows before that are longer, by up to two sentences; of these, share of whole passages."""
 FIRST_TOKEN_WEIGHT = 3.0
 """Weight of the first token that is copied from a passage, which decides where from; that of the others is 1."""
 ASKED = 0.5
 """Share of the rows with a search that end with the query: they take a fifteenth of the tokens, and a query is written
 wrong where words of the question occur twice in it."""
 SHUFFLED = 0.5
-"""Share of the rows with several passages that have them in random order. Otherwise the first would be the right one in
-most rows."""
+"""Share of the rows with several sentences that have them in random order. Otherwise the first would be the right one
+in most rows."""
 GUESSED = 0.12
-"""Share of the others that have no passage, because none was found or because there was no search. Without them the
+"""Share of the others that have no result, because none was found or because there was no search. Without them the
 control arms would measure only that the model has never seen such a prompt."""
 ALONE = 0.3
-"""Share of the others whose passage stands alone, as if nothing else had been found: more rows for the same tokens, and
-short results are read as well as long ones."""
+"""Share of the others whose sentence stands alone, as if nothing else had been found: more rows for the same tokens."""
 PART = 0.25
 """Share of the queries that are only a part of the question, half of its words at least."""
 
@@ -83,10 +85,9 @@ class ReadingRows:
     def row(self, index: int) -> Row:
         """A row about a question or a cloze. What does not fit is drawn again."""
         rng = random.Random(f"{self.key} {index}")
-        progress = index / self.rows
         while True:
-            drawn = self._cloze(rng) if rng.random() < self.clozes(progress) else self._question(rng)
-            row = drawn and self._row(*drawn, progress=progress, rng=rng)
+            drawn = self._cloze(rng) if rng.random() < self.clozes(index / self.rows) else self._question(rng)
+            row = drawn and self._row(*drawn, rng=rng)
             if row is not None:
                 return row
 
@@ -95,9 +96,10 @@ class ReadingRows:
         return FIRST_CLOZES + (LAST_CLOZES - FIRST_CLOZES) * min(1.0, progress / CLOZES_FALL_UNTIL)
 
     def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
-        """What stands before the answer to held-out question `number`: of a row, with the whole passage."""
-        passage = self.tokens.passage(question.passage.title, question.passage.text)
-        return self.tokens.prompt(self.tokens.question(question.question), passage.tokens)
+        """What stands before the answer to held-out question `number` in a row."""
+        right, _, _ = sentence_with(question.passage, question.start, question.end)
+        sentence = self.tokens.passage(right.title, right.text)
+        return self.tokens.prompt(self.tokens.question(question.question), sentence.tokens)
 
     def _question(self, rng: random.Random) -> tuple[str, Passage, int, int]:
         [questions] = rng.choices(self.sources, self.weights)
@@ -109,13 +111,11 @@ class ReadingRows:
         made = cloze(passage.text, rng)
         return made and (made.question, passage, made.start, made.end)
 
-    def _row(
-        self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
-    ) -> Row | None:
-        """None if the answer cannot be written, or is beyond the end of a passage that was cut."""
-        begin, stop = some_sentences(passage.text, start, end, sentences_at(progress, rng), rng)
-        encoded = self.tokens.passage(passage.title, passage.text[begin:stop])
-        span = encoded.span(start - begin, end - begin)
+    def _row(self, question: str, passage: Passage, start: int, end: int, *, rng: random.Random) -> Row | None:
+        """None if the answer cannot be written, or is beyond the end of a sentence that was cut."""
+        right, first, after = sentence_with(passage, start, end)
+        encoded = self.tokens.passage(right.title, right.text)
+        span = encoded.span(first, after)
         if span is None or not self._can_be_written(encoded.tokens[slice(*span)]):
             return None
         prompt = self.tokens.prompt(self.tokens.question(question), encoded.tokens)
@@ -132,7 +132,8 @@ class ReadingRows:
 
 class SearchedRows(ReadingRows):
     """Rows that are whole episodes of the dialect `reading`, or begin one: the query is made of words of the question,
-    and the passage stands among the first that the index finds for it, put there if it is not one of them."""
+    and the sentence with the answer stands among those that a search for it shows, put there if it is not one of
+    them."""
 
     def __init__(
         self,
@@ -155,23 +156,21 @@ class SearchedRows(ReadingRows):
         """The search with the question's words from the first that is no stop word on, and what it found, in order."""
         asked = self.tokens.question_words(question.question)
         query = query_places(asked)
-        found, _ = self._found(query, asked, question.passage, random.Random(number), shuffled=0.0)
+        right = sentence_with(question.passage, question.start, question.end)
+        found, _ = self._found(query, asked, right[0], random.Random(number), shuffled=0.0)
         row = self._searching(asked, query)
         row.read(self.tokens.results(self._results(found), asked.tokens))
         return (*row.tokens, self.tokens.tags[ANSWER])
 
-    def _row(
-        self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
-    ) -> Row | None:
+    def _row(self, question: str, passage: Passage, start: int, end: int, *, rng: random.Random) -> Row | None:
         asked = self.tokens.question_words(question)
         query = query_places(asked, rng)
         if rng.random() < ASKED:
             return self._searching(asked, query).finished()
-        found, rank = (
-            ([passage], 1) if rng.random() < ALONE else self._found(query, asked, passage, rng, shuffled=SHUFFLED)
-        )
-        encoded = self.tokens.passage(passage.title, passage.text)
-        span = encoded.span(start, end)
+        right, first, after = sentence_with(passage, start, end)
+        found, rank = ([right], 1) if rng.random() < ALONE else self._found(query, asked, right, rng, shuffled=SHUFFLED)
+        encoded = self.tokens.passage(right.title, right.text)
+        span = encoded.span(first, after)
         answer = () if span is None else encoded.tokens[slice(*span)]
         if span is None or span[1] > RESULT_TOKENS or not self._can_be_written(answer):
             return None
@@ -204,19 +203,19 @@ class SearchedRows(ReadingRows):
         return row.finished()
 
     def _found(
-        self, query: Sequence[int], asked: QuestionTokens, passage: Passage, rng: random.Random, *, shuffled: float
+        self, query: Sequence[int], asked: QuestionTokens, right: Passage, rng: random.Random, *, shuffled: float
     ) -> tuple[list[Passage], int]:
-        """The first passages that are found, and the rank of `passage` among them, which takes the place of one of them
-        if it was not found."""
+        """The sentences that a search shows, and the rank of the right one among them, which takes the place of one of
+        them if it is not there."""
         text = self.tokens.text([asked.tokens[at] for at in query])
-        [found] = self.index.find([text], READING.top_k)
-        ids = [result.id for result in found]
-        if passage.id not in ids:
+        [passages] = self.index.find([text], READING.sentences_of or READING.top_k)
+        found = best_sentences(text, passages, READING.top_k)
+        if all((one.id, one.text) != (right.id, right.text) for one in found):
             at = rng.randrange(READING.top_k)
-            found[at:] = [passage, *found[at + 1 :]]
+            found[at:] = [right, *found[at + 1 :]]
         if rng.random() < shuffled:
             rng.shuffle(found)
-        return found, [result.id for result in found].index(passage.id) + 1
+        return found, [(one.id, one.text) for one in found].index((right.id, right.text)) + 1
 
     def _results(self, found: Sequence[Passage]) -> list[tuple[int, ...]]:
         """The tokens of each passage that are shown."""
@@ -281,24 +280,3 @@ def query_places(asked: QuestionTokens, rng: random.Random | None = None) -> lis
         first = rng.randint(first, after - size)
         after = first + size
     return [*range(words[first][1], words[after - 1][2])]
-
-
-def sentences_at(progress: float, rng: random.Random) -> int | None:
-    """How many sentences of its passage a row has; None: all."""
-    most = next((most for until, most in SENTENCES_UNTIL if progress < until), None)
-    if most is None or rng.random() >= LONGER:
-        return most
-    return None if rng.random() < WHOLE else most + rng.randrange(3)
-
-
-def some_sentences(text: str, start: int, end: int, most: int | None, rng: random.Random) -> tuple[int, int]:
-    """The characters [begin, stop) of at most `most` sentences in a row, more if the characters [start, end) are in
-    more of them. Which of those around are taken is random."""
-    bounds = sentences(text)
-    if most is None or len(bounds) <= most:
-        return 0, len(text)
-    first = max(at for at, (begin, _) in enumerate(bounds) if begin <= start)
-    last = max(at for at, (begin, _) in enumerate(bounds) if begin < end)
-    low = max(0, min(first - rng.randrange(most) + last - first, first, len(bounds) - most))
-    high = max(low + most - 1, last)
-    return bounds[low][0], bounds[high][1]

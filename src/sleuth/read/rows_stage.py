@@ -1,5 +1,5 @@
-"""The trainer of `data.kind = "reading"`: rows that begin as single sentences and end as whole passages, a loss on
-where the copying head attends, and exact match on articles that are never trained.
+"""The trainer of `data.kind = "reading"`: rows of single sentences or of searches, a loss on where the copying head
+attends, and exact match on articles that are never trained.
 
 The copying head is the first one of the last layer, which is taught to attend to the token that the answer copies. The
 loss of an answer alone does not find it: attention spread over a sentence raises no logit by much. A loss on its
@@ -170,6 +170,7 @@ class ReadingTrainer(SFTTrainer):
         asked = list(self.texts.held_out)
         if not whole and len(asked) > SAMPLED_QUESTIONS:
             asked = random.Random(0).sample(asked, SAMPLED_QUESTIONS)
+        asked = [one.of_sentence() for one in asked]
         prompts = [self.rows.prompt(number, question) for number, question in enumerate(asked)]
         exam = examine(self.model, self.tokens, asked, prompts, log=self.context.folder.say, ranks=self.context.ranks)
         if whole:

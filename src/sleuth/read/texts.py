@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,6 +13,7 @@ from pydantic import Field, PositiveFloat
 
 from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.data.rows import rows_and_faults, text_of, texts_of
+from sleuth.data.spans import sentences
 from sleuth.recipe.data import DataFields
 from sleuth.recipe.strict import FilePath, Row
 from sleuth.retrieval.corpus import read_corpus
@@ -22,8 +23,8 @@ from sleuth.types import Passage, SleuthError
 
 class ReadingRecipe(DataFields):
     """Real questions with the passage and the place of their answer, and questions made from passages by leaving out a
-    name, a number, a date or a noun phrase (clozes). A row is question, passage, the question again and the answer.
-    Rows grow from single sentences to whole passages, and the share of clozes falls."""
+    name, a number, a date or a noun phrase (clozes). A row is question, sentence, the question again and the answer.
+    The share of clozes falls."""
 
     named: ClassVar[Mapping[str, str]] = {"questions": "file", "passages": "files", "index": "index"}
     rows: ClassVar[str] = "sleuth.read.rows"
@@ -37,12 +38,12 @@ class ReadingRecipe(DataFields):
     them; clozes are made from all but those of held-out articles."""
     index: FilePath | None = None
     """Folder of an index of these passages, written by `sleuth index`. A row is then a whole episode of the dialect
-    "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
-    place of another if it was not found, the question again, and the answer with the words that follow it there; half
-    of the rows end with the query. Absent: the right passage is given."""
+    "reading": the question, a run of its words as the query, the sentences that a search for it shows, with the right
+    one in the place of another if it is not there, the question again, and the answer with the words that follow it
+    there; half of the rows end with the query. Absent: the right sentence is given."""
     held_out: Annotated[Row[str], Field(min_length=1)]
-    """Titles of articles that are not trained. Their questions measure exact match, given the gold passage (with
-    `index`, among those found), after the last step, beside the answers of a sliding window (arXiv:1606.05250)."""
+    """Titles of articles that are not trained. Their questions measure exact match, given the sentence with the answer
+    (with `index`, among those shown), after the last step, beside those of a sliding window (arXiv:1606.05250)."""
     mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
     """Share of each source (`data_source`) among the real questions, as weights relative to one another; absent: every
     question is as likely."""
@@ -66,6 +67,20 @@ class ReadingQuestion:
     def end(self) -> int:
         """The character after the answer."""
         return self.start + len(self.answers[0])
+
+    def of_sentence(self) -> ReadingQuestion:
+        """The same question, its passage the sentence with the answer alone."""
+        sentence, start, _ = sentence_with(self.passage, self.start, self.end)
+        return replace(self, passage=sentence, start=start)
+
+
+def sentence_with(passage: Passage, start: int, end: int) -> tuple[Passage, int, int]:
+    """The sentence of a passage that has its characters [start, end), or those that have them, as a passage; and where
+    they are in it."""
+    bounds = sentences(passage.text)
+    begin = max(begin for begin, _ in bounds if begin <= start)
+    stop = min(stop for _, stop in bounds if stop >= end)
+    return replace(passage, text=passage.text[begin:stop]), start - begin, end - begin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

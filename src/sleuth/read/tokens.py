@@ -35,7 +35,7 @@ PART_OF_A_LETTER = "\ufffd"
 ROW_TOKENS = TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + QUOTE_TOKENS[1] + 7
 """Tokens of the longest row with one passage: its parts, four tags, two brackets and the end."""
 RESULT_TOKENS = READING.passage_tokens or 0
-"""The most tokens of a passage among several, its title included."""
+"""The most tokens of a sentence among several, its title included."""
 SEARCHED_ROW_TOKENS = 3 * QUESTION_TOKENS + READING.top_k * (1 + RESULT_TOKENS) + ANSWER_TOKENS + QUOTE_TOKENS[1] + 9
 """Tokens of the longest row with a search: its parts and tags."""
 AT_ONCE = 1000

@@ -10,6 +10,7 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from sleuth.data.spans import best_sentences
 from sleuth.dialect import Dialect
 from sleuth.episodes.calls import ERROR, calls_in, queries_of
 from sleuth.episodes.frames import Frame, Framed, TextFrame
@@ -124,7 +125,7 @@ class SearchEnv:
         action = Action(kind="search", text="\n".join(queries))
         try:
             with self.clock.waiting():
-                results = await self.retriever.search(queries, self.dialect.top_k)
+                results = await find_results(self.retriever, queries, self.dialect)
         except RetrievalFailed as error:
             return replace(action, failure=str(error)), None
         action = replace(action, passages=tuple(passage for passages in results for passage in passages))
@@ -158,6 +159,14 @@ class SearchEnv:
             stops=self.dialect.stops,
             response_tokens=self.dialect.response_tokens,
         )
+
+
+async def find_results(retriever: Retriever, queries: Sequence[str], dialect: Dialect) -> list[list[Passage]]:
+    """What the policy is shown for each query: passages, or sentences of them. Raises RetrievalFailed."""
+    results = await retriever.search(queries, dialect.sentences_of or dialect.top_k)
+    if dialect.sentences_of is None:
+        return results
+    return [best_sentences(query, found, dialect.top_k) for query, found in zip(queries, results, strict=True)]
 
 
 def result_pieces(

@@ -29,7 +29,7 @@ from sleuth.judges.factory import JudgePool
 from sleuth.learn.models import load_outline
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.search.env import EmptyRetriever, SearchEnv, result_pieces
+from sleuth.search.env import EmptyRetriever, SearchEnv, find_results, result_pieces
 from sleuth.search.setting import SearchSetting, search_setting
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.types import (
@@ -136,7 +136,7 @@ class SearchStage:
         if not queries:
             return ToolCall(queries=(), text=dialect.hint)
         try:
-            results = await self.setting.retriever.search(queries, dialect.top_k)
+            results = await find_results(self.setting.retriever, queries, dialect)
         except RetrievalFailed as error:
             return ToolCall(queries=queries, text=f"{ERROR}{error}", failure=str(error))
         text = self.segment("env", list(result_pieces(dialect, results))).text
