@@ -23,20 +23,15 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @dataclass(frozen=True)
 class Screen:
-    """What a command wrote, without colours, and its status. `lines` are those that stay: of a bar, its last state.
-    `raw` is all that the terminal was sent."""
+    """What a command wrote, without colours, and its status. `raw` is all that the terminal was sent."""
 
     text: str
     status: int
     raw: str
 
-    @property
-    def lines(self) -> list[str]:
-        return [line.rstrip("\r").rsplit("\r", 1)[-1].rstrip() for line in self.text.split("\n")]
-
 
 class Terminal:
-    """A running command; `wait_for` reads until a pattern appears, `end` until it has ended."""
+    """A running command, which `end` reads until it has ended."""
 
     def __init__(self, *command: object, folder: Path, variables: Mapping[str, str]) -> None:
         self._ours, theirs = pty.openpty()
@@ -56,17 +51,6 @@ class Terminal:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         os.close(self._ours)
-
-    def wait_for(self, pattern: str, seconds: float = 240) -> re.Match[str]:
-        """Raises AssertionError with all that was read where the pattern does not come."""
-        until = time.monotonic() + seconds
-        while (found := re.search(pattern, self._read)) is None:
-            assert self._more(until), f"no {pattern!r} in:\n{self._read}"
-        return found
-
-    def interrupt(self) -> None:
-        """Ctrl-C."""
-        os.killpg(self.process.pid, signal.SIGINT)
 
     def end(self, seconds: float = 240) -> Screen:
         until = time.monotonic() + seconds
