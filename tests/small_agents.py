@@ -77,10 +77,9 @@ def agent(
     forced_search: bool = False,
     context: int = 600,
     dialect: str = "sleuth",
-    passage_tokens: int | None = None,
+    **changes: Any,
 ) -> Agent:
-    known = DIALECTS[dialect]
-    protocol = dataclasses.replace(known, turn_tokens=200, passage_tokens=passage_tokens or known.passage_tokens)
+    protocol = dataclasses.replace(DIALECTS[dialect], turn_tokens=200, **changes)
 
     def env(task: Task) -> SearchEnv:
         found = shelf or Shelf(*FOUND)

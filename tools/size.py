@@ -33,7 +33,7 @@ ROOMS = {
     "own": 1_026,
     "plan": 2_679,
     "ranks.py": 105,
-    "read": 2_313,
+    "read": 2_317,
     "recipe": 3_961,
     "render.py": 396,
     "report": 2_550,
@@ -41,7 +41,7 @@ ROOMS = {
     "rollout.py": 238,
     "runs": 3_416,
     "search": 2_842,
-    "serve": 2_051,
+    "serve": 2_052,
     "terminal": 626,
     "think": 4_613,
     "trainers": 667,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 366
-OTHER_LINES = 2297
+OTHER_LINES = 2305
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

@@ -60,6 +60,26 @@ def test_a_search_is_answered_with_passages_and_an_answer_ends_the_episode() -> 
     assert end.done == "answered"
 
 
+def test_a_dialect_may_show_the_best_sentences_of_more_passages_than_results() -> None:
+    """Each as a result with the id of its passage; of every query by itself; and a retriever that fails ends it."""
+    env, shelf = environment("search_r1", top_k=2, sentences_of=3)
+    shelf.passages = [
+        Passage(id="1", title="Ada", text="She painted. She was born in Tarn."),
+        Passage(id="2", title="Bo", text="Bo was born in Kolm. Bo rests."),
+        Passage(id="3", title="Cy", text="Cy rests. Cy was born in Lund."),
+    ]
+    _, found = replies(env, "<search>born in Lund</search>")
+    assert found.action is not None
+    assert [(one.id, one.text) for one in found.action.passages] == [
+        ("3", "Cy was born in Lund."),
+        ("1", "She was born in Tarn."),
+    ]
+    assert "Cy was born in Lund." in text_of(found)
+    assert "rests" not in text_of(found)
+    shelf.fails = True
+    assert replies(env, "<search>born</search>")[-1].done == "failed"
+
+
 @pytest.mark.parametrize(
     ("dialect", "shown"),
     [("sleuth", "\n<information>\n</information>\n"), ("search_r1", "\n\n<information></information>\n\n")],

@@ -235,7 +235,7 @@ def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
     details = answer_details(end, [event for event in events if isinstance(event, Searched)])
     for cited, citation in zip(details["citations"], end.citations, strict=True):
         file, page = place_of(citation.passage.id) or (None, None)
-        cited |= {"text": citation.text, "file": file, "page": page}
+        cited |= {"file": file, "page": page}
     answer = answers[-1] if answers and end.withheld is None else None
     return {"question": question, "answer": answer, **details}
 

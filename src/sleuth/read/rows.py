@@ -36,6 +36,9 @@ from sleuth.types import Passage
 
 FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6
 """The share of clozes in the first step, and from this part of the steps on."""
+SENTENCE_WEIGHT = 0.2
+"""Weight of the sentence's own tokens, which are predicted as in any text: a row has several times as many of them as
+of the answer, and a model that begins with nothing learns from them what its words are."""
 FIRST_TOKEN_WEIGHT = 3.0
 """Weight of the first token that is copied from a passage, which decides where from; that of the others is 1."""
 ASKED = 0.5
@@ -121,6 +124,7 @@ class ReadingRows:
         prompt = self.tokens.prompt(self.tokens.question(question), encoded.tokens)
         place = prompt.index(self.tokens.tags[PASSAGE]) + 1
         row = _Row(prompt)
+        row.weights[place : place + len(encoded.tokens)] = [SENTENCE_WEIGHT] * len(encoded.tokens)
         row.answer(place, span, encoded.tokens, self.tokens)
         return row.finished()
 

@@ -108,6 +108,7 @@ def require_end(event: Event) -> Finished:
 
 
 def _citation_json(citation: Citation) -> Json:
-    """`sentence` is where in the passage's text the answer, or the quotation, is; null if it is not there."""
+    """`sentence` is where in the passage's text the answer, or the quotation, is, and `text` what stands there; null if
+    it is not there. Results may have several sentences of one passage, each as a result, so `text` says which."""
     sentence = None if citation.sentence is None else dict(zip(("begin", "stop"), citation.sentence, strict=True))
-    return {"id": citation.passage.id, "title": citation.passage.title, "sentence": sentence}
+    return {"id": citation.passage.id, "title": citation.passage.title, "sentence": sentence, "text": citation.text}

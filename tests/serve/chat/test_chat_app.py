@@ -64,8 +64,8 @@ def test_the_content_is_the_answer_alone_with_searches_and_citations_beside_it(c
         "score": 2.5,
     }
     assert body["sleuth"]["citations"] == [
-        {"id": "17", "title": "Ada Voss", "sentence": {"begin": 0, "stop": 26}},
-        {"id": "4", "title": "Tarn", "sentence": {"begin": 0, "stop": 32}},
+        {"id": "17", "title": "Ada Voss", "sentence": {"begin": 0, "stop": 26}, "text": "Ada Voss was born in Tarn."},
+        {"id": "4", "title": "Tarn", "sentence": {"begin": 0, "stop": 32}, "text": "Tarn <b>is</b> a town by a lake."},
     ]
     assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
 

@@ -115,7 +115,8 @@ IN_VIEW = """((mark, form) => mark && mark.top >= 0 && mark.bottom <= form.top)(
 @pytest.mark.parametrize("by", ["mouse", "finger", "keyboard"])
 def test_a_citation_opens_the_passage_at_the_sentence_of_the_answer(tmp_path: Path, by: str) -> None:
     shelf = Shelf(ADA, LONG, LAKE)
-    served = agent(quotes(" in 1890."), dialect="reading", shelf=shelf, context=4000, passage_tokens=2000)
+    whole = {"passage_tokens": 2000, "sentences_of": None}
+    served = agent(quotes(" in 1890."), dialect="reading", shelf=shelf, context=4000, **whole)
     with (
         listening(app_of(served)) as url,
         Browser(tmp_path / "profile", width=390 if by == "finger" else 1200) as browser,
@@ -138,6 +139,21 @@ def test_a_citation_opens_the_passage_at_the_sentence_of_the_answer(tmp_path: Pa
         assert shown(browser, "details[open] p") == [LONG.text]
         assert shown(browser, ".passages mark") == [SENTENCE]
         assert not browser.value(OPEN)
+
+
+@needs_chromium
+def test_of_several_sentences_of_a_passage_the_cited_one_is_opened(tmp_path: Path) -> None:
+    text = "Ada painted eels. Fishers sold them. Ada 🌊 Voss was born in Tarn in 1890."
+    eels, fishers, born = "Ada painted eels.", "Fishers sold them.", "Ada 🌊 Voss was born in Tarn in 1890."
+    shelf = Shelf(Passage(id="30", title="Annals", text=text))
+    served = agent(quotes(" in 1890."), dialect="reading", shelf=shelf)
+    with listening(app_of(served)) as url, Browser(tmp_path / "profile", width=1200) as browser:
+        browser.open(url)
+        ask(browser, "Where was Ada Voss born?")
+        browser.wait(ENDED)
+        browser.point(".cite", click=True)
+        assert shown(browser, ".passages p") == [eels, born, fishers]
+        assert shown(browser, "details[open] p") == shown(browser, ".passages mark") == [born]
 
 
 @needs_chromium

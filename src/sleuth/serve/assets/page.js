@@ -7,13 +7,15 @@ const TOOL_OUTPUT = /<tool_output\b[^<>]*>[^]*?<\/tool_output>/gi;
 const COPIED_MS = 1500;
 const HIDE_MS = 150; // time for a pointer to travel from a citation to its card
 
+/** A part of a text, in characters as Python counts them. */
+const part = (text, begin, stop) => [...text].slice(begin, stop).join("");
+
 /** The nodes of a passage's text, of which the cited sentence is marked or, if there is none, each occurrence of `words`.
  *  A sentence is counted in characters, strings in units of UTF-16. */
 function marked(text, words, sentence) {
   if (sentence) {
-    const part = (begin, stop) => [...text].slice(begin, stop).join("");
     const { begin, stop } = sentence;
-    return [part(0, begin), element("mark", {}, part(begin, stop)), part(stop)];
+    return [part(text, 0, begin), element("mark", {}, part(text, begin, stop)), part(text, stop)];
   }
   const sought = words.trim().toLowerCase();
   const pieces = [];
@@ -38,7 +40,7 @@ const claims = (answer) => answer.replace(CLAIM_TAGS, "");
 /** One question, its steps and its answer. */
 class Exchange {
   constructor(question) {
-    this.passages = new Map(); // by id: a passage and its nodes on the page
+    this.passages = []; // what was shown: each passage and its nodes on the page
     this.steps = element("ol", { class: "steps" });
     this.answer = element("div", { class: "answer", "aria-live": "polite" });
     this.node = element("article", {}, element("h2", {}, question.replace(TOOL_OUTPUT, "").trim()), this.steps, this.answer);
@@ -80,7 +82,7 @@ class Exchange {
       const text = element("p", {}, passage.text);
       const place = element("details", {}, element("summary", {}, nameOf(passage)), text);
       step.list.append(element("li", { title: `passage ${passage.id}` }, place));
-      if (!this.passages.has(passage.id)) this.passages.set(passage.id, { passage, text, place });
+      this.passages.push({ passage, text, place });
     }
     this.close();
   }
@@ -114,7 +116,7 @@ class Exchange {
       this.answer.replaceChildren();
       return this.note(ENDS[stop] ?? "It ended without an answer.", "missed");
     }
-    const chips = citations.map(({ id, sentence }) => this.cite(this.passages.get(id), sentence));
+    const chips = citations.map((cited) => this.cite(this.found(cited), cited.sentence));
     if (chips.length) this.answer.append(element("p", { class: "cites" }, "from ", ...chips));
     else if (!withheld) this.note("No passage is cited for these words.", "missed");
     if (certainty && !withheld) {
@@ -123,6 +125,12 @@ class Exchange {
     }
     const titles = citations.map(nameOf);
     this.answer.append(copyButton([this.words, ...titles.map((title) => `- ${title}`)].join("\n")));
+  }
+
+  /** The cited passage; of several sentences of it, each a result of its own, the one with the text. */
+  found({ id, sentence, text }) {
+    const same = this.passages.filter(({ passage }) => passage.id === id);
+    return same.find(({ passage }) => sentence && part(passage.text, sentence.begin, sentence.stop) === text) ?? same[0];
   }
 
   /** A citation button that shows its passage on hover or focus, and opens it among the results on a click. */
