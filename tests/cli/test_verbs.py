@@ -113,6 +113,11 @@ def test_a_wrong_command_line_is_one_line_with_status_2_and_minus_h_is_help(name
         ("eval-suite m f", "sleuth: no such command 'eval-suite'; use `sleuth eval MODEL --suite FOLDER`"),
         ("get towns --from c", "sleuth get: no such option: --from; use `sleuth index CORPUS DIR`"),
         (
+            "eval m --ask-with prompt",
+            "sleuth eval: no such option: --ask-with; use `sleuth eval` without it: a model is asked as it was trained",
+        ),
+        ("serve m --cache-memory 8GB", "sleuth serve: no such option: --cache-memory; use fewer `--slots`"),
+        (
             "certify m --ratings r.json",
             "sleuth certify: no such option: --ratings; use `--judge FILE` where exact match is too strict",
         ),

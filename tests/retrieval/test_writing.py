@@ -149,6 +149,21 @@ def test_a_kill_between_the_two_renames_loses_no_index(
     assert not (tmp_path / "index.old").exists()
 
 
+def test_an_unfinished_index_of_several_writers_is_refused(
+    often: None, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    def kill(done: int) -> None:
+        if done > 2000:
+            raise KilledError
+
+    path, plan = write_corpus(MANY), tmp_path / "index.partial" / "plan.json"
+    with pytest.raises(KilledError):
+        build_index(path, tmp_path / "index", kill)
+    plan.write_text(json.dumps({key: of for key, of in json.loads(plan.read_text()).items() if "writers" not in key}))
+    with pytest.raises(SleuthError, match="with another number of writers; use the same to resume it, or remove the"):
+        build_index(path, tmp_path / "index")
+
+
 def test_two_processes_do_not_make_one_index(write_corpus: WriteCorpus, tmp_path: Path) -> None:
     path = write_corpus(MANY)
 

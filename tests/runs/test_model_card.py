@@ -202,8 +202,9 @@ def test_tags_stay_what_they_are_in_the_front_matter(recipes: Recipes, tmp_path:
     assert yaml.safe_load(text.split("---")[1])["tags"][5:] == [yaml.safe_load(tag)]
 
 
-def test_front_matter_that_cannot_be_read_is_one_line_when_the_model_is_loaded(tmp_path: Path) -> None:
-    with_base(tmp_path, "---\n- license\n---\n")
+@pytest.mark.parametrize("front", ["- license", 'license: !!int ""'])
+def test_front_matter_that_cannot_be_read_is_one_line_when_the_model_is_loaded(tmp_path: Path, front: str) -> None:
+    with_base(tmp_path, f"---\n{front}\n---\n")
     said: list[str] = []
     prepare_card(str(tmp_path / "base"), said.append)
     [line] = said

@@ -204,8 +204,8 @@ def _options(verb: Any, words: Sequence[str]) -> dict[str, str]:
 
 STRUCK = {
     "sleuth eval-suite": "`sleuth eval MODEL --suite FOLDER`",
-    "sleuth eval --ask-with": "a row without `prompt`, if the question alone is to be asked",
-    **{f"sleuth {verb} --cache-memory": "`--slots` with fewer" for verb in ("eval", "serve")},
+    "sleuth eval --ask-with": "`sleuth eval` without it: a model is asked as it was trained",
+    **{f"sleuth {verb} --cache-memory": "fewer `--slots`" for verb in ("eval", "serve")},
     "sleuth reasoning": '`sleuth train` with a stage of kind = "reason"',
     "sleuth annotate thoughts": '`sleuth train` with a stage of kind = "annotate"',
     "sleuth train --push": '`hf upload OWNER/NAME CHECKPOINT --private --exclude "state/*"`',

@@ -63,7 +63,7 @@ def read_card(file: Path) -> RepositoryCard:
     citations = tuple(found.strip() for found in _CITATION.findall(text))
     try:
         stated = metadata_load(file) or {}
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: no such date, or no mapping
+    except (yaml.YAMLError, ValueError, IndexError, RecursionError):  # no such date, no mapping; an empty number
         problem = f"the front matter of {file} is no YAML of keys and values"
         return RepositoryCard(problem=problem, citations=citations)
     licences = _texts(stated.get("license"))

@@ -38,7 +38,7 @@ MAX_WORD_BYTES = 255  # longer runs of letters and digits are not indexed
 
 def build_index(corpus: Path, folder: Path, progress: Progress = lambda count: None) -> IndexCard:
     """Indexes a corpus into `folder`, calling `progress` with the number of passages so far. See `write_index`."""
-    plan = {"kind": "bm25", "layout": LAYOUT, "library": library()}
+    plan = {"kind": "bm25", "layout": LAYOUT, "library": library(), "number of writers": 1}
     return write_index(corpus, folder, plan, Bm25Writer, progress)
 
 

@@ -35,7 +35,7 @@ def build_hybrid(
 ) -> IndexCard:
     """Builds both indexes of a corpus in one pass. See `write_index`."""
     load_faiss()
-    plan = dense_plan(encoder, storage) | {"kind": "hybrid", "layout": [LAYOUT, bm25.LAYOUT, dense.LAYOUT]}
+    plan = dense_plan(encoder, storage) | {"kind": "hybrid", "layout": [LAYOUT, bm25.LAYOUT, dense.LAYOUT], "writer": 1}
     return write_index(corpus, folder, plan, partial(HybridWriter, encoder, storage), progress)
 
 
