@@ -13,7 +13,7 @@ from shelf import Shelf
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.library import read_prompt
 from sleuth.search import world as thoughts
-from sleuth.search.env import SearchEnv
+from sleuth.search.env import SearchEnv, find_results
 from sleuth.types import Passage, Reply, SleuthError, Task
 from sleuth.world.library import Article
 
@@ -58,6 +58,28 @@ def test_a_search_is_answered_with_passages_and_an_answer_ends_the_episode() -> 
     assert [passage.id for passage in found.action.passages] == ["1", "2"]
     assert_action(end, "answer", "Tarn")
     assert end.done == "answered"
+
+
+def test_a_dialect_of_sentences_shows_so_many_of_so_many_passages_for_each_query() -> None:
+    texts = ("Bo ran. Ada swam.", "Cy sat. Ada ran.", "Ada ran and swam.")
+    shelf = Shelf(*(Passage(id=str(at), title="", text=text) for at, text in enumerate(texts)))
+    dialect = replace(DIALECTS["sleuth"], sentences_of=2, top_k=3)
+    results = asyncio.run(find_results(shelf, ["Ada ran", "swam", "Eve"], dialect))
+    assert [[(passage.id, passage.text) for passage in found] for found in results] == [
+        [("1", "Ada ran."), ("0", "Bo ran."), ("0", "Ada swam.")],  # 2 - 0.3, 1 and 1
+        [("0", "Ada swam."), ("0", "Bo ran."), ("1", "Cy sat.")],
+        [("0", "Bo ran."), ("0", "Ada swam."), ("1", "Cy sat.")],  # nothing is shared: as they were found
+    ]
+    assert shelf.queries == ["Ada ran", "swam", "Eve"]
+
+
+def test_a_retriever_that_fails_ends_an_episode_of_sentences_too() -> None:
+    env, shelf = environment(sentences_of=2)
+    shelf.fails = True
+    _, failed = replies(env, "<search>Ada</search>")
+    assert failed.done == "failed"
+    assert failed.action is not None
+    assert (failed.action.text, failed.action.failure) == ("Ada", "no route to the shelf")
 
 
 @pytest.mark.parametrize(
