@@ -39,7 +39,7 @@ ROOMS = {
     "report": 2_550,
     "retrieval": 2_481,
     "rollout.py": 238,
-    "runs": 3_416,
+    "runs": 3_413,
     "search": 2_842,
     "serve": 2_051,
     "terminal": 626,
