@@ -128,6 +128,11 @@ def test_the_same_protocol_has_no_differences(card: ProtocolCard) -> None:
     assert differences(card, ProtocolCard.model_validate_json(card.model_dump_json())) == []
 
 
+def test_values_that_would_be_shown_alike_are_shown_as_they_are(card: ProtocolCard) -> None:
+    said = differences(speaking(card, hint="a\nb"), speaking(card, hint="a\\nb"))
+    assert said == [r"dialect.hint: A 'a\nb', B 'a\\nb'"]
+
+
 def test_every_difference_is_a_field_with_both_values(card: ProtocolCard) -> None:
     tags = Tags(open="<tool_call>", close="</tool_call>")
     other = speaking(card, search=tags, stops=("</answer>",), hints=None, margin="", searches=1, passage_tokens=None)
