@@ -85,7 +85,7 @@ def test_a_change_of_any_field_of_the_card_is_said(card: ProtocolCard, field: st
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Dialect)])
 def test_a_change_of_any_field_of_the_dialect_is_said(card: ProtocolCard, field: str) -> None:
-    limits = {*BUDGETS, "hints"}
+    limits = {*BUDGETS, "hints", "sentences_of"}
     other = 3 if field in limits and getattr(card.dialect, field) is None else other_than(getattr(card.dialect, field))
     changed = speaking(card, **{field: other})
     [said] = differences(card, changed)
