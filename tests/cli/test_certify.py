@@ -205,7 +205,7 @@ def test_other_questions_say_when_a_model_should_not_answer(unsure: Path, monkey
     write_rows(unsure / "test.jsonl", rows[30:])
     aside = write_rows(unsure / "calibration.jsonl", rows[:30])
     figures = printed_json(*command(unsure, "--calibration", aside))["figures"]
-    fitted = Certainty(weights=(1.0, 0.0), threshold=-29.0, steps=(Step(above=-30.0, right=30, n=30),))
+    fitted = Certainty(weights=(1.0, 0.0), threshold=-27.0, steps=(Step(above=-30.0, right=30, n=30),))
     assert Certainty.read(unsure / "trained") == fitted
     assert figures["silent"]["trained"]["value"] == 1.0  # all are above 29
 

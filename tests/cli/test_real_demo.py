@@ -128,8 +128,9 @@ def test_json_is_one_object_in_the_form_of_the_chat_api(folder: Path) -> None:
     [citation] = told["citations"]
     assert (citation["id"], citation["title"]) == ("r2", "Tarn")
     [search] = told["searches"]
-    [text] = [passage["text"] for passage in search["passages"] if passage["id"] == "r2"]
-    assert text[citation["sentence"]["begin"] : citation["sentence"]["stop"]] == SENTENCE
+    shown = [passage["text"] for passage in search["passages"] if passage["id"] == "r2"]
+    assert shown == [SENTENCE, "The town of Tarn has many lakes and an old mill."]
+    assert citation["text"] == SENTENCE == shown[0][citation["sentence"]["begin"] : citation["sentence"]["stop"]]
 
 
 def test_the_index_is_built_once_and_again_when_the_passages_or_its_files_change(folder: Path) -> None:

@@ -72,6 +72,7 @@ OF_THE_DIALECT = {
     "between_queries": "",
     "results_key": "result",
     "question_again": "<question>",
+    "sentences_of": 3,
     "turns": 2,
     "response_tokens": 500,
     "cut_ends": True,
@@ -100,6 +101,13 @@ def test_a_card_says_what_is_known_of_its_retriever_and_one_of_before_says_nothi
     assert json.loads((tmp_path / "protocol.json").read_text())["retriever"] == {"kind": "bm25", "k1": 1.2, "b": 0.75}
     assert not searched.retriever_is_unknown
     assert not protocol.model_copy(update={"corpus_sha256": None}).retriever_is_unknown  # it never searched
+
+
+def test_a_card_of_before_sentences_were_shown_shows_passages(protocol: ProtocolCard, tmp_path: Path) -> None:
+    written = protocol.model_dump(mode="json")
+    assert written["dialect"].pop("sentences_of") is None
+    (tmp_path / "protocol.json").write_text(json.dumps(written), encoding="utf-8")
+    assert ProtocolCard.read(tmp_path) == protocol
 
 
 def test_where_a_checkpoint_comes_from_does_not_change_the_hash(protocol: ProtocolCard) -> None:

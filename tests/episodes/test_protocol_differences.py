@@ -85,7 +85,7 @@ def test_a_change_of_any_field_of_the_card_is_said(card: ProtocolCard, field: st
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Dialect)])
 def test_a_change_of_any_field_of_the_dialect_is_said(card: ProtocolCard, field: str) -> None:
-    limits = {*BUDGETS, "hints"}
+    limits = {*BUDGETS, "hints", "sentences_of"}
     other = 3 if field in limits and getattr(card.dialect, field) is None else other_than(getattr(card.dialect, field))
     changed = speaking(card, **{field: other})
     [said] = differences(card, changed)
@@ -126,6 +126,11 @@ def test_a_changed_file_of_the_user_is_said_by_its_name(card: ProtocolCard) -> N
 
 def test_the_same_protocol_has_no_differences(card: ProtocolCard) -> None:
     assert differences(card, ProtocolCard.model_validate_json(card.model_dump_json())) == []
+
+
+def test_values_that_would_be_shown_alike_are_shown_as_they_are(card: ProtocolCard) -> None:
+    said = differences(speaking(card, hint="a\nb"), speaking(card, hint="a\\nb"))
+    assert said == [r"dialect.hint: A 'a\nb', B 'a\\nb'"]
 
 
 def test_every_difference_is_a_field_with_both_values(card: ProtocolCard) -> None:

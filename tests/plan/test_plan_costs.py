@@ -150,11 +150,11 @@ def test_a_sweep_counts_once_what_its_arms_share() -> None:
     arguments = ("--card", "a100-40", "--price", 2)
     swept, alone = (printed_json("plan", arms, *arguments, *more) for more in ((), ("--set", "seeds=[0, 1, 2]")))
     rewarded = swept["arms"]["improved_shown_rewarded"]
-    tail = {"gate": 1_024, "rlmt": 6_400, "gate_after": 1_024, "thoughts": 768}
+    tail = {"gate": 1_024, "rlmt": 6_400, "gate_after": 1_024, "thoughts": 640}
     assert rewarded["calls"] == sum(tail.values()), "its first stages are those of improved and improved_shown"
     assert rewarded["steps"] == 200
     assert swept["arms"]["improved"]["steps"] == 2_000
-    assert swept["arms"]["untouched"]["calls"] == 28_672 + 1_024 + 768, "the first arm has the thoughts made"
+    assert swept["arms"]["untouched"]["calls"] == 28_672 + 1_024 + 640, "the first arm has the thoughts made"
     assert swept["seconds"] == pytest.approx(sum(arm["seconds"] for arm in swept["arms"].values()))
     assert swept["price"] == pytest.approx(2 * swept["card_hours"])
     assert alone["calls"] == 3 * swept["calls"] - 2 * 28_672, "all seeds read the same thoughts"

@@ -9,13 +9,14 @@ import huggingface_hub
 import pytest
 import yaml
 
+from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.intervals import share
 from sleuth.evaluation.paired import measured_tables
 from sleuth.host import cards
 from sleuth.host.cards import card_of, fetch_card, prepare_card
 from sleuth.recipe import Recipe
-from sleuth.runs.model_card import model_card
+from sleuth.runs.model_card import client_part, model_card
 
 Recipes = Callable[..., Recipe]
 CHECKPOINT = Path("runs/demo/checkpoints/step-000050")
@@ -49,6 +50,13 @@ def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: 
     assert 'kind = "answer"' in text
     assert "sleuth eval runs/demo/checkpoints/step-000050 --questions" in text
     assert "sleuth serve runs/demo/checkpoints/step-000050 --index DIR" in text
+
+
+def test_a_client_is_told_to_append_passages_or_sentences_of_them(protocol: ProtocolCard) -> None:
+    reading = protocol.model_copy(update={"dialect": DIALECTS["reading"]})
+    assert "append the 3 best passages as the protocol wraps them, and go on" in client_part(protocol)
+    said = "append the 4 best sentences, by shared words, of the 3 best passages as the protocol wraps them, and go on"
+    assert said in client_part(reading)
 
 
 def test_base_and_trained_stand_beside_each_other_with_their_paired_difference(

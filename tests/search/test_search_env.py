@@ -13,7 +13,7 @@ from shelf import Shelf
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.library import read_prompt
 from sleuth.search import world as thoughts
-from sleuth.search.env import SearchEnv
+from sleuth.search.env import SearchEnv, find_results
 from sleuth.types import Passage, Reply, SleuthError, Task
 from sleuth.world.library import Article
 
@@ -60,24 +60,26 @@ def test_a_search_is_answered_with_passages_and_an_answer_ends_the_episode() -> 
     assert end.done == "answered"
 
 
-def test_a_dialect_may_show_the_best_sentences_of_more_passages_than_results() -> None:
-    """Each as a result with the id of its passage; of every query by itself; and a retriever that fails ends it."""
-    env, shelf = environment("search_r1", top_k=2, sentences_of=3)
-    shelf.passages = [
-        Passage(id="1", title="Ada", text="She painted. She was born in Tarn."),
-        Passage(id="2", title="Bo", text="Bo was born in Kolm. Bo rests."),
-        Passage(id="3", title="Cy", text="Cy rests. Cy was born in Lund."),
+def test_a_dialect_of_sentences_shows_so_many_of_so_many_passages_for_each_query() -> None:
+    texts = ("Bo ran. Ada swam.", "Cy sat. Ada ran.", "Ada ran and swam.")
+    shelf = Shelf(*(Passage(id=str(at), title="", text=text) for at, text in enumerate(texts)))
+    dialect = replace(DIALECTS["sleuth"], sentences_of=2, top_k=3)
+    results = asyncio.run(find_results(shelf, ["Ada ran", "swam", "Eve"], dialect))
+    assert [[(passage.id, passage.text) for passage in found] for found in results] == [
+        [("1", "Ada ran."), ("0", "Bo ran."), ("0", "Ada swam.")],  # 2 - 0.3, 1 and 1
+        [("0", "Ada swam."), ("0", "Bo ran."), ("1", "Cy sat.")],
+        [("0", "Bo ran."), ("0", "Ada swam."), ("1", "Cy sat.")],  # nothing is shared: as they were found
     ]
-    _, found = replies(env, "<search>born in Lund</search>")
-    assert found.action is not None
-    assert [(one.id, one.text) for one in found.action.passages] == [
-        ("3", "Cy was born in Lund."),
-        ("1", "She was born in Tarn."),
-    ]
-    assert "Cy was born in Lund." in text_of(found)
-    assert "rests" not in text_of(found)
+    assert shelf.queries == ["Ada ran", "swam", "Eve"]
+
+
+def test_a_retriever_that_fails_ends_an_episode_of_sentences_too() -> None:
+    env, shelf = environment(sentences_of=2)
     shelf.fails = True
-    assert replies(env, "<search>born</search>")[-1].done == "failed"
+    _, failed = replies(env, "<search>Ada</search>")
+    assert failed.done == "failed"
+    assert failed.action is not None
+    assert (failed.action.text, failed.action.failure) == ("Ada", "no route to the shelf")
 
 
 @pytest.mark.parametrize(

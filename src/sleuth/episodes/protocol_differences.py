@@ -58,6 +58,8 @@ def _lines(field: str, a: Any, b: Any, names: Names) -> Iterator[str]:
         shown = [_visible("..." * (begin > 0) + text[begin:end] + "..." * (end < len(text))) for text in (a, b)]
         before = a[:at].split("\n")
         where = f" (they first differ in line {len(before)}, character {len(before[-1]) + 1})"
+    if shown[0] == shown[1]:
+        shown = [repr(a), repr(b)]
     yield f"{field}: {names[0]} {shown[0]}, {names[1]} {shown[1]}{where}"
 
 

@@ -23,7 +23,7 @@ STAGE_FACTS = (
     ("data.per_set", "{} questions a set"),
     ("env.dialect", "dialect {}"),
     ("env.prompt", "prompt {}"),
-    ("env.top_k", "{} passages a search"),
+    ("env.top_k", "{} results a search"),
     ("env.searches", "at most {} searches"),
     ("loss.advantage", "{} advantages"),
     ("loss.beta", "KL weight {:g}"),

@@ -257,11 +257,11 @@ def client_part(protocol: ProtocolCard) -> str:
     """What a client of a server of completions must do, in sentences: the prompt, the stops, and what follows a
     search."""
     dialect = protocol.dialect
+    of = "" if dialect.sentences_of is None else f"sentences, by shared words, of the {dialect.sentences_of} best "
+    best = f"the {dialect.top_k} best {of}passages as the protocol"
     if dialect.frame != "text":
-        return (
-            f"Give the prompt below as the {protocol.prompt_role}'s message with the protocol's tool, and answer a "
-            f"call with the {dialect.top_k} best passages as the protocol writes them{_times(dialect)}."
-        )
+        given = f"Give the prompt below as the {protocol.prompt_role}'s message with the protocol's tool, and answer a"
+        return f"{given} call with {best} writes them{_times(dialect)}."
     stops = ", ".join(f"`{stop}`" for stop in dialect.stops)
     sent = "Send the prompt below byte for byte, without a chat template,"
     if protocol.prompt_role != "raw":
@@ -270,10 +270,7 @@ def client_part(protocol: ProtocolCard) -> str:
         )
     if given := environment_of(dialect).filled_with(dialect):
         return f"{sent} and stop at {stops}. {given}"
-    return (
-        f"{sent} and stop at {stops}. After a search, append the {dialect.top_k} best passages as the protocol wraps "
-        f"them, and go on{_times(dialect)}."
-    )
+    return f"{sent} and stop at {stops}. After a search, append {best} wraps them, and go on{_times(dialect)}."
 
 
 def _times(dialect: Dialect) -> str:

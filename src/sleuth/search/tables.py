@@ -90,7 +90,7 @@ class SearchEnvRecipe(RenderedEnvFields):
     """What the retriever has to be, such as `{ kind = "dense", encoder = "intfloat/e5-base-v2" }`: a stage with another
     one, or with a server that does not say what it is, does not begin. `{}` lifts what a recipe requires."""
     top_k: PositiveInt | None = None
-    """Passages for each search. Absent, here and for the next six keys: the dialect's default."""
+    """Results of a search ("reading": sentences of three passages). Absent, as the next six: the dialect's default."""
     searches: NonNegativeInt | None = None
     """Maximum number of searches in an episode; after the last, the policy gets one more turn."""
     turns: PositiveInt | None = None
@@ -100,7 +100,7 @@ class SearchEnvRecipe(RenderedEnvFields):
     response_tokens: PositiveInt | None = None
     """Maximum number of tokens after the prompt, results included."""
     passage_tokens: PositiveInt | None = None
-    """Passages are truncated to this number of tokens each."""
+    """Results are truncated to this number of tokens each."""
     results_tokens: PositiveInt | None = None
     """All results of a search together are truncated to this number of tokens, instead of each passage."""
     hint: str | None = None

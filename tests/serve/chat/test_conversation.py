@@ -78,8 +78,10 @@ def test_only_the_passage_that_the_model_quotes_is_cited_where_its_dialect_has_q
 def test_the_cited_sentence_is_the_quoted_one_and_none_if_only_the_title_is_quoted() -> None:
     twice = Passage(id="3", title="Old Tarn", text="Tarn is old. Of Tarn she wrote. Tarn it is.")
     for quoted, sentence in ((" she wrote.", (13, 31)), (" | Tarn is", None), ("", (0, 12))):
-        over = heard(agent(quotes(quoted), shelf=Shelf(LAKE, twice), dialect="reading"))[-1]
-        assert over.citations == (Citation(passage=twice, sentence=sentence),)
+        whole = agent(quotes(quoted), shelf=Shelf(LAKE, twice), dialect="reading", sentences_of=None)
+        assert heard(whole)[-1].citations == (Citation(passage=twice, sentence=sentence),)
+    [cited] = heard(agent(quotes(" she wrote."), shelf=Shelf(LAKE, twice), dialect="reading"))[-1].citations
+    assert (cited.passage.id, cited.text) == ("3", "Of Tarn she wrote.")
 
 
 @pytest.mark.parametrize("answer", [" Tarn", " Tarn [2]", " Tarn [ is a town]", " Tarn [. A lake]"])
