@@ -66,27 +66,3 @@ def test_a_cloze_asks_for_a_span_with_the_words_beside_it():
         asking |= {"date", "year", "percentage", "percent", "many", "in", "what"}
         for word in made.question.rstrip("?").split():
             assert word in asking or word in TEXT[begin:stop]
-
-
-TARN = Passage(id="t", title="Tarn", text="Ada founded a mill. The mill burned in 1921. Nobody came.", score=3.0)
-KOLM = Passage(id="k", title="Kolm", text="Who founded Kolm is not known. Its mills burned too.", score=2.0)
-
-
-def test_the_best_sentences_share_most_beginnings_of_words_with_the_query_titles_included():
-    """`founder` and `founded` begin alike, `mill` and `mills` do not; 0.3 of a word less for each earlier passage."""
-    found = best_sentences("Who is the founder of the mill in Tarn?", [KOLM, TARN], 4)
-    # of founder, mill and Tarn: Tarn's sentences have 3, 2 and 1, less 0.3; Kolm's 1 and 0
-    assert [one.text for one in found] == [
-        "Ada founded a mill.",
-        "The mill burned in 1921.",
-        "Who founded Kolm is not known.",
-        "Nobody came.",
-    ]
-    assert [(one.id, one.title, one.score) for one in found[1:3]] == [("t", "Tarn", 3.0), ("k", "Kolm", 2.0)]
-
-
-def test_sentences_that_share_nothing_stand_in_their_order_and_none_is_invented():
-    found = best_sentences("???", [TARN, KOLM], 9)
-    texts = [TARN.text[begin:stop] for begin, stop in sentences(TARN.text)]
-    assert [one.text for one in found] == [*texts, *(KOLM.text[begin:stop] for begin, stop in sentences(KOLM.text))]
-    assert best_sentences("mill", [], 4) == []

@@ -102,7 +102,7 @@ def test_all_calls_of_judges_and_teachers_are_counted_and_their_cards_are_paid()
         "gate": 64 * 16,
         "rlmt": 200 * 2 * 16,
         "gate_after": 64 * 16,
-        "thoughts": 6 * 32 * 4,  # arms of the probe
+        "thoughts": 5 * 32 * 4,  # arms of the probe
     }
     assert planned["judge_calls"] == sum(calls.values())
     assert planned["judge_cards"] == 2  # of the teacher of 35B; the run starts the judge of 4B on its own card

@@ -7,16 +7,13 @@ const TOOL_OUTPUT = /<tool_output\b[^<>]*>[^]*?<\/tool_output>/gi;
 const COPIED_MS = 1500;
 const HIDE_MS = 150; // time for a pointer to travel from a citation to its card
 
-/** A part of a text, in characters as Python counts them. */
-const part = (text, begin, stop) => [...text].slice(begin, stop).join("");
+const part = (text, begin, stop) => [...text].slice(begin, stop).join(""); // characters as Python counts them
 
 /** The nodes of a passage's text, of which the cited sentence is marked or, if there is none, each occurrence of `words`.
  *  A sentence is counted in characters, strings in units of UTF-16. */
 function marked(text, words, sentence) {
-  if (sentence) {
-    const { begin, stop } = sentence;
-    return [part(text, 0, begin), element("mark", {}, part(text, begin, stop)), part(text, stop)];
-  }
+  const { begin, stop } = sentence ?? {};
+  if (sentence) return [part(text, 0, begin), element("mark", {}, part(text, begin, stop)), part(text, stop)];
   const sought = words.trim().toLowerCase();
   const pieces = [];
   let from = 0;
@@ -116,7 +113,7 @@ class Exchange {
       this.answer.replaceChildren();
       return this.note(ENDS[stop] ?? "It ended without an answer.", "missed");
     }
-    const chips = citations.map((cited) => this.cite(this.found(cited), cited.sentence));
+    const chips = citations.map((cited) => this.cite(cited));
     if (chips.length) this.answer.append(element("p", { class: "cites" }, "from ", ...chips));
     else if (!withheld) this.note("No passage is cited for these words.", "missed");
     if (certainty && !withheld) {
@@ -127,14 +124,11 @@ class Exchange {
     this.answer.append(copyButton([this.words, ...titles.map((title) => `- ${title}`)].join("\n")));
   }
 
-  /** The cited passage; of several sentences of it, each a result of its own, the one with the text. */
-  found({ id, sentence, text }) {
-    const same = this.passages.filter(({ passage }) => passage.id === id);
-    return same.find(({ passage }) => sentence && part(passage.text, sentence.begin, sentence.stop) === text) ?? same[0];
-  }
-
   /** A citation button that shows its passage on hover or focus, and opens it among the results on a click. */
-  cite({ passage, text, place }, sentence) {
+  cite({ id, sentence, text: cited }) {
+    const same = this.passages.filter(({ passage }) => passage.id === id); // several, if results are sentences of it
+    const isIt = ({ passage }) => part(passage.text, sentence?.begin, sentence?.stop) === cited;
+    const { passage, text, place } = same.find(isIt) ?? same[0];
     text.replaceChildren(...element("p", {}, ...marked(passage.text, this.words, sentence)).childNodes);
     place.closest("li").classList.add("cited");
     const chip = element("button", { type: "button", class: "cite", "aria-describedby": "card" }, nameOf(passage));
