@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 366
-OTHER_LINES = 2299
+OTHER_LINES = 2300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

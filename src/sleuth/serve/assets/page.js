@@ -77,7 +77,8 @@ class Exchange {
     if (!passages.length) step.list.append(element("li", { class: "nothing" }, "no passages"));
     for (const passage of passages) {
       const text = element("p", {}, passage.text);
-      const place = element("details", {}, element("summary", {}, nameOf(passage)), text);
+      const beside = { "data-text": visible(passage.text) }; // while it is folded, since titles may be the same
+      const place = element("details", {}, element("summary", beside, nameOf(passage)), text);
       step.list.append(element("li", { title: `passage ${passage.id}` }, place));
       this.passages.push({ passage, text, place });
     }
