@@ -17,7 +17,7 @@ from sleuth.convert.gguf_file import tokenizer_calls
 from sleuth.data.spans import sentences
 from sleuth.learn.models import load_model
 from sleuth.read.exam import LONGEST_ANSWER, examine
-from sleuth.read.rows import ReadingRows
+from sleuth.read.rows import SENTENCE_WEIGHT, ReadingRows
 from sleuth.read.texts import read_passages, read_reading_texts
 from sleuth.read.tokens import ReadingTokens, make_reading_tokenizer
 from sleuth.types import SleuthError
@@ -106,6 +106,19 @@ def test_rows_copy_the_answer_token_by_token_from_the_passage(folder: Path) -> N
         first, second = text.split("<question>")[1], text.split("<question>")[2].split("<answer>")[0]
         assert first.split("<passage>")[0] == second
         assert "Tarn" not in text
+
+
+def test_the_tokens_of_the_sentence_are_trained_too_and_no_others_of_the_prompt(folder: Path) -> None:
+    texts = read_reading_texts(data_of(folder))
+    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
+    row = ReadingRows(texts, tokens, mix=None, rows=60, key=(0, 0)).row(0)
+    assert row.token_weight is not None
+    begin = row.tokens.index(tokens.tags["<passage>"]) + 1
+    stop = row.tokens.index(tokens.tags["<question>"], begin)
+    answer = row.tokens.index(tokens.tags["<answer>"]) + 1
+    weights = [*row.token_weight[:answer]]
+    assert weights == [0.0] * begin + [SENTENCE_WEIGHT] * (stop - begin) + [0.0] * (answer - stop)
+    assert row.trained[:answer] == tuple(weight > 0 for weight in weights)
 
 
 def test_rows_are_of_the_sentence_with_the_answer(folder: Path) -> None:
