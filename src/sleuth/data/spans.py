@@ -105,9 +105,9 @@ def best_sentences(query: str, passages: Sequence[Passage], count: int) -> list[
     """The `count` sentences that share most words with a query, best first, each as a passage with the id and title of
     its own; the title's words count for each of them, stop words for none. Those of earlier passages come first where
     they share as many."""
-    asked = _stems(query)
+    asked = stems(query)
     ranked = [
-        (LATER * rank - len(asked & _stems(f"{passage.title} {passage.text[begin:stop]}")), rank, begin, stop)
+        (LATER * rank - len(asked & stems(f"{passage.title} {passage.text[begin:stop]}")), rank, begin, stop)
         for rank, passage in enumerate(passages)
         for begin, stop in sentences(passage.text)
     ]
@@ -116,8 +116,9 @@ def best_sentences(query: str, passages: Sequence[Passage], count: int) -> list[
     ]
 
 
-def _stems(text: str) -> set[str]:
-    return {word[:STEM] for word in WORD.findall(text.lower()) if word not in STOP_WORDS}
+def stems(text: str) -> set[str]:
+    """The first `STEM` letters of each word of a text, in lower case, without stop words."""
+    return {word[:STEM] for word in map(str.lower, WORD.findall(text)) if word not in STOP_WORDS}
 
 
 def answer_spans(text: str, begin: int, stop: int) -> Iterator[Span]:

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from sleuth.answers.answer import cited_passage, find_words, given_answer, passages_with, quotation
-from sleuth.data.spans import STOP_WORDS, WORD
+from sleuth.data.spans import stems
 from sleuth.dialect import Dialect
 from sleuth.evaluation.intervals import Measured, wilson
 from sleuth.host.atomic import write_text
@@ -32,7 +32,7 @@ LEAST = 50
 """Right answers at least: with fewer the threshold too often loses more than a tenth of others."""
 STEP = 100
 """Answers at least whose share is measured as one."""
-NEAR, STEM = 100, 5
+NEAR = 100
 """Characters around the words of an answer in which words of the question count, by their first letters."""
 
 Signals = tuple[float, ...]
@@ -47,14 +47,14 @@ def signals_of(question: str, answer: str, trajectory: Trajectory, dialect: Dial
     turn = next((segment for segment in reversed(trajectory.segments) if segment.author == "policy"), None)
     if turn is None or not turn.logprobs:
         return None
-    asked, near = _stems(question), set[str]()
+    asked, near = stems(question), set[str]()
     holding = cited_passage(trajectory, dialect) if dialect.cites else next(passages_with(answer, trajectory), None)
     if holding is not None:
         place = find_words(quotation(trajectory, dialect) if dialect.cites else answer, holding.text)
         begin, end = place.span() if place is not None else (0, 0)
-        near = _stems(f"{holding.title} {holding.text[max(0, begin - NEAR) : end + NEAR]}")
+        near = stems(f"{holding.title} {holding.text[max(0, begin - NEAR) : end + NEAR]}")
     likelihood = math.fsum(turn.logprobs) / len(turn.logprobs)
-    return likelihood, float(holding is not None), _share(asked, near), _share(_stems(answer), asked)
+    return likelihood, float(holding is not None), _share(asked, near), _share(stems(answer), asked)
 
 
 def answers_in(answered: Sequence[tuple[Episode, Score]], dialect: Dialect) -> Answers:
@@ -64,10 +64,6 @@ def answers_in(answered: Sequence[tuple[Episode, Score]], dialect: Dialect) -> A
         (None if answer is None else signals_of(one.task.question, answer, one.trajectory, dialect), note == "correct")
         for one, (answer, note) in given
     ]
-
-
-def _stems(text: str) -> set[str]:
-    return {word[:STEM] for word in map(str.lower, WORD.findall(text)) if word not in STOP_WORDS}
 
 
 def _share(words: set[str], others: set[str]) -> float:
