@@ -109,3 +109,11 @@ def test_a_bar_and_what_is_printed_above_it_obey_nothing(tmp_path: Path) -> None
     folded = re.sub(r"\s|\x1b\[[\d;]*m", "", screen.raw)
     for opening in ("said ", "printed ", "to stderr ", "printed by the console "):
         assert re.sub(r"\s", "", opening + escape(text)) in folded
+
+
+def test_a_long_line_of_a_run_is_folded_between_words(tmp_path: Path) -> None:
+    said = "step 8, held-out articles: exact match 0.289 (0.268 to 0.310) of 1,771 questions, F1 0.370 (0.348 to 0.393)"
+    print_it = f"from sleuth.runs.progress import print_line\nprint_line({said!r})"
+    with Terminal(sys.executable, "-c", print_it, folder=tmp_path, variables=VARIABLES) as terminal:
+        lines = terminal.end().raw.splitlines()
+    assert (" ".join(lines), len(lines)) == (said, 2)

@@ -15,11 +15,11 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from sleuth import __version__, family
+from sleuth.host.escapes import folded
 from sleuth.host.threads import prepare_waiting
 from sleuth.own.families import use_installed
 from sleuth.own.permission import CODE
 from sleuth.runs.interruption import Interrupted
-from sleuth.terminal.tables import folded
 from sleuth.types import RetrievalFailed, RunFailed, SleuthError, StoppedByRule, TransientError
 
 FAILED = 1

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from sleuth.host.escapes import folded
 from sleuth.host.hardware import CARDS, Cards, read_cards
 from sleuth.host.memory import total_host_memory
 from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
-from sleuth.terminal.tables import Column, folded, print_columns
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 

@@ -12,8 +12,9 @@ from typer import Argument, Option
 
 from sleuth.cli.http_server import ApiKey, Host, Insecure, access_of, address_of, listen, server_of
 from sleuth.cli.http_server import run as serve_until_stopped
+from sleuth.host.escapes import folded
 from sleuth.terminal.options import AllowCode, AsJson
-from sleuth.terminal.tables import Column, folded, print_columns, show
+from sleuth.terminal.tables import Column, print_columns, show
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

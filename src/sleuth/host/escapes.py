@@ -1,10 +1,13 @@
-"""What a terminal shows of text that others wrote: control characters and bidi marks appear as escapes, as `\\x1b`."""
+"""What a terminal shows: of text that others wrote, control characters and bidi marks as escapes, such as `\\x1b`, and
+long lines folded between words."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
-from typing import Any
+import textwrap
+from typing import Any, TextIO
 
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # Cc and marks of direction
@@ -62,3 +65,12 @@ def escape_terminals() -> None:
             if hasattr(stream, "reconfigure"):  # what the terminal's encoding lacks is an escape too, not a traceback
                 stream.reconfigure(errors="backslashreplace")
             setattr(sys, name, EscapingStream(stream))
+
+
+def folded(line: str, out: TextIO | None = None) -> str:
+    """The line as it is or, in a terminal, between words; a command in `backticks` stays whole, to be copied."""
+    if not (out or sys.stdout).isatty():
+        return line
+    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), line)
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(whole, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.text import Text
 
-from sleuth.host.escapes import escape, escape_terminals
+from sleuth.host.escapes import escape, escape_terminals, folded
 from sleuth.host.threads import to_stderr
 
 DELAY = 1.0
@@ -39,7 +39,7 @@ def quiet(on: bool = True) -> Iterator[None]:
 def print_line(line: str) -> None:
     """Prints a line on stderr, at once, unless `quiet`."""
     if not _QUIET.get():
-        to_stderr(line)
+        to_stderr(folded(line, sys.stderr))
 
 
 class Console(rich.console.Console):

@@ -4,16 +4,15 @@ fit into the terminal follow in a table below."""
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from sleuth.host.escapes import folded
 
 if TYPE_CHECKING:
     from sleuth.evaluation.intervals import Measured
@@ -35,15 +34,6 @@ def print_notes(notes: Iterable[str]) -> None:
     """Prints notes on stderr."""
     for note in notes:
         typer.echo(folded(f"note: {note}", sys.stderr), err=True)
-
-
-def folded(line: str, out: TextIO | None = None) -> str:
-    """The line as it is or, in a terminal, between words; a command in `backticks` stays whole, to be copied."""
-    if not (out or sys.stdout).isatty():
-        return line
-    whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\0"), line)
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(whole, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def count_of(number: int, noun: str) -> str:
