@@ -7,6 +7,7 @@ import asyncio
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from shlex import quote
@@ -98,11 +99,11 @@ def ask(
     documents = read_folder(folder, home, quiet=quiet).documents
     note_of_language(home, name)
     named = [name for name, document in documents.items() if document.passages]
-    agent = open_agent(name, home / INDEX, {"documents": named}, engine=engine, served_as=served_as)
-    if listening is not None:
-        serve_page(agent, listening)
-    else:
-        answer_all(agent, questions, as_json=as_json, name="question")
+    with open_agent(name, home / INDEX, {"documents": named}, engine=engine, served_as=served_as) as agent:
+        if listening is not None:
+            serve_page(agent, listening)
+        else:
+            answer_all(agent, questions, as_json=as_json, name="question")
 
 
 def note_of_language(home: Path, model: str) -> None:
@@ -131,6 +132,7 @@ def find_reader(home: Path) -> str:
     return str(trained or find_model(READER))
 
 
+@contextmanager
 def open_agent(
     model: str,
     index: Path,
@@ -139,14 +141,15 @@ def open_agent(
     examples: Sequence[str] = (),
     engine: str | None = None,
     served_as: str | None = None,
-) -> Agent:
+) -> Iterator[Agent]:
     """A model that searches an index, as it was trained, and knows how sure it is if its folder says so. What the page
-    shows of it has the `facts` too."""
+    shows of it has the `facts` too. In this context nothing is compiled, so that the first answer comes sooner."""
     import_heavy()
 
     from sleuth.episodes.protocol import ProtocolCard
     from sleuth.evaluation.certainty import FILE, Certainty
     from sleuth.evaluation.eval_session import open_eval_session
+    from sleuth.kernels.compiled import without_loops
     from sleuth.serve.agent import agent_of
 
     taught = Path(model).is_dir() and ProtocolCard.read(Path(model)) is not None
@@ -158,7 +161,8 @@ def open_agent(
     unsure = f"{model} has no {FILE}: it does not say how sure an answer is, and withholds none"
     notes = [note for note in notes if "corpus" not in note]  # which is never the one that it was trained with
     print_notes([*notes, unsure] if certainty is None else notes)
-    return agent_of(session, Path(model).name, index, examples, facts, certainty)
+    with without_loops():
+        yield agent_of(session, Path(model).name, index, examples, facts, certainty)
 
 
 def serve_page(agent: Agent, listening: socket) -> None:
@@ -173,6 +177,8 @@ def serve_page(agent: Agent, listening: socket) -> None:
     typer.echo(f"Open {address_of(LOOPBACK, listening)}/ and ask{', for example:' if examples else '.'}")
     for question in examples:
         typer.echo(textwrap.fill(question, COLUMNS, initial_indent="  ", subsequent_indent="    "))
+    if topics := agent.facts.get("topics"):
+        typer.echo(textwrap.fill(f"Most passages are about {', '.join(topics)}.", COLUMNS))
     typer.echo("A click on what an answer cites shows the sentence. Stop it with Ctrl-C.")
     PROCESS.announce()
     run(server_of(app), listening)

@@ -3,6 +3,7 @@ package."""
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -15,12 +16,14 @@ from sleuth.cli.ask import PORT, READER, answer_all, open_agent, serve_page
 from sleuth.cli.http_server import listen_here
 from sleuth.terminal.inputs import require_unset
 from sleuth.terminal.options import Overrides, Quiet
-from sleuth.types import SleuthError
+from sleuth.types import Passage, SleuthError
 
 RUN = Path("runs/demo")
 CORPUS, QUESTIONS = "corpus.jsonl.gz", "questions.jsonl"
 """Its passages, and questions to try, in the folder of the model."""
 INDEX = Path("runs/real-index")
+TOPICS = 40
+"""How many titles, those of most passages, are listed."""
 
 
 def demo(
@@ -90,13 +93,15 @@ def _ask_real(port: int | None, question: str | None, *, as_json: bool, quiet: b
 
     folder = find_real_model()
     listening = listen_here(port, PORT) if question is None else None
-    index_passages(folder / CORPUS, quiet=quiet)
+    passages = index_passages(folder / CORPUS, quiet=quiet)
+    titles = Counter(passage.title for passage in passages).most_common(TOPICS)
     examples = [row["question"] for _, row in read_rows(file)] if (file := folder / QUESTIONS).is_file() else []
-    agent = open_agent(str(folder), INDEX, {}, examples=examples)
-    if listening is not None:
-        serve_page(agent, listening)
-    elif question is not None:
-        answer_all(agent, [question], as_json=as_json, name="--ask")
+    facts = {"topics": sorted(title for title, _ in titles)}
+    with open_agent(str(folder), INDEX, facts, examples=examples) as agent:
+        if listening is not None:
+            serve_page(agent, listening)
+        elif question is not None:
+            answer_all(agent, [question], as_json=as_json, name="--ask")
 
 
 def find_real_model() -> Path:
@@ -120,9 +125,9 @@ def find_real_model() -> Path:
     return folder
 
 
-def index_passages(corpus: Path, *, quiet: bool = False) -> None:
-    """Builds the BM25 index of `corpus` in `INDEX`, unless a whole one is there. Raises SleuthError where the corpus
-    cannot be read, or where something else is in `INDEX`."""
+def index_passages(corpus: Path, *, quiet: bool = False) -> list[Passage]:
+    """Builds the BM25 index of `corpus` in `INDEX`, unless a whole one is there; the passages. Raises SleuthError where
+    the corpus cannot be read, or where something else is in `INDEX`."""
     from sleuth.retrieval.bm25 import LAYOUT, build_index
     from sleuth.retrieval.corpus import corpus_hash, read_corpus
     from sleuth.retrieval.index_card import index_damage, read_card
@@ -134,6 +139,7 @@ def index_passages(corpus: Path, *, quiet: bool = False) -> None:
         card = read_card(INDEX)
         of_this = (card.kind, card.layout, card.corpus_sha256) == ("bm25", LAYOUT, corpus_hash(passages))
         if of_this and index_damage(INDEX, card) is None:
-            return
+            return passages
     with silence(quiet), progress_bar("index") as progress:
         build_index(corpus, INDEX, lambda done: progress(done, len(passages)))
+    return passages

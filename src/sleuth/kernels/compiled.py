@@ -9,7 +9,8 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ POWER_COEFFICIENTS = tuple(
 FAST_MATH = {"contract", "reassoc", "arcp", "nsz"}
 """LLVM flags that let sums be vectorised. Infinity and NaN keep their meaning."""
 
+_has_loops = numba is not None
 _PARALLEL_LOOP = threading.Lock()  # not every threading layer of numba supports two callers
 
 
@@ -92,7 +94,19 @@ def _available_threads() -> int:
 
 def is_compiled_for(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether there are compiled loops, and they can read tensors of this device and dtype."""
-    return numba is not None and device.type == "cpu" and dtype == torch.float32
+    return _has_loops and device.type == "cpu" and dtype == torch.float32
+
+
+@contextmanager
+def without_loops() -> Iterator[None]:
+    """In this context torch computes what the loops would. To compile them on a machine that has never run them takes
+    a quarter of a minute, which a process that answers a few questions does not earn back."""
+    global _has_loops
+    before, _has_loops = _has_loops, False
+    try:
+        yield
+    finally:
+        _has_loops = before
 
 
 def can_be_read(*tensors: Tensor) -> bool:

@@ -286,6 +286,16 @@ def test_what_a_refiner_was_given_unfolds_and_its_claims_name_their_snippets(tmp
 
 
 @needs_chromium
+def test_the_topics_of_the_passages_are_listed(tmp_path: Path) -> None:
+    served = agent(diligent)
+    facts = {**served.facts, "topics": ["Dog", "<b>Tarn"]}
+    with listening(app_of(replace(served, facts=facts))) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url)
+        browser.wait("document.querySelector('#listed li') !== null")
+        assert shown(browser, "#listed p, #listed li") == ["Most passages are about", "Dog", "<b>Tarn"]
+
+
+@needs_chromium
 def test_a_folders_page_lists_its_documents_and_says_how_sure_it_is_or_that_it_found_nothing(tmp_path: Path) -> None:
     def answer(text: str, sampling: Sampling) -> str:
         return diligent(text, sampling).replace("Tarn</answer>", "Rome</answer>" if "Rome" in text else "Tarn</answer>")
@@ -300,8 +310,8 @@ def test_a_folders_page_lists_its_documents_and_says_how_sure_it_is_or_that_it_f
         Browser(tmp_path / "profile") as browser,
     ):
         browser.open(url)
-        browser.wait("document.querySelector('#documents li') !== null")
-        assert shown(browser, "#documents p, #documents li") == ["2 documents", "lake.md", "lakes/ada.pdf"]
+        browser.wait("document.querySelector('#listed li') !== null")
+        assert shown(browser, "#listed p, #listed li") == ["2 documents", "lake.md", "lakes/ada.pdf"]
         ask(browser, "Where was Ada Voss born?")
         browser.wait("document.querySelector('.copy') !== null")
         assert shown(browser, ".passages summary, .cite") == [

@@ -331,9 +331,10 @@ servedModel().then(({ id, sleuth }) => {
   byId("model").replaceChildren(element("bdi", {}, id), facts.join(" · "));
   offer(sleuth.examples ?? []);
   documents = sleuth.documents;
-  byId("documents").hidden = !documents;
-  byId("documents").firstChild.textContent = `${documents?.length} documents`;
-  byId("documents").lastChild.append(...(documents ?? []).map((name) => element("li", {}, name)));
+  const listed = documents ?? sleuth.topics ?? [];
+  byId("listed").hidden = !listed.length;
+  byId("listed").firstChild.textContent = documents ? `${documents.length} documents` : "Most passages are about";
+  byId("listed").lastChild.append(...listed.map((name) => element("li", {}, name)));
 }, (error) => {
   byId("model").textContent = error.message;
   byId("model").classList.add("problem");
