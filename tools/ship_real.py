@@ -2,9 +2,11 @@
 `python -m tools.ship_real runs/real models/tiny-real DATA --evaluation trained`.
 
 RUN is a finished run of recipes/tiny/real.toml, DATA the folder of its texts. The folder gets the last checkpoint in
-bfloat16 with its protocol, `corpus.jsonl.gz` with those passages whose licence is clear, three questions to try, a
+bfloat16 with its protocol, `corpus.jsonl.gz` with those passages whose licence is clear, nine questions to try, a
 model card with the figures of the run's eval/*.json, and the licence. The same input gives the same bytes. Run
-tools/fit_certainty.py afterwards: how sure the former model was is removed with it.
+tools/fit_certainty.py afterwards: how sure the former model was is removed with it. The demo searches fewer passages
+than the run and withholds what it is not sure of: tests/cli/test_real_demo.py says if it does not answer all nine
+rightly, and then another --seed draws others.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ MODEL_BYTES, CORPUS_BYTES = 16_000_000, 6_000_000
 """Largest size of weights and tokenizer, and of the passages."""
 PASSAGE_FILES = ("reading_corpus.jsonl.gz", "reading_intros.jsonl.gz")
 TEST_FILE = "reading_test.jsonl.gz"
-COUNT = 3
+COUNT = 9
 LICENCE_FILE = "LICENSE-CC-BY-SA-4.0.md"
 LEGAL_CODE = "https://creativecommons.org/licenses/by-sa/4.0/legalcode"
 
@@ -231,20 +233,22 @@ def write_passages(data: Path, file: Path) -> Counter[str]:
 
 
 def right_questions(run: Path, evaluation: str) -> set[str]:
-    """The questions of `RUN/eval/EVALUATION.json` whose answer is exactly right. Exits with one line if there is no
-    such file; raises SleuthError for a damaged one."""
+    """The questions of `RUN/eval/EVALUATION.json` whose answer is exactly right and stands in the words that it quotes
+    from the gold passage. Exits with one line if there is no such file; raises SleuthError for a damaged one."""
     file = run / "eval" / f"{evaluation}.json"
     if not file.is_file():
         sys.exit(f"{file}: no such file; --evaluation should name one of the run")
     return {
         record["question"]
         for record in read_evaluation(file).get("records", ())
-        if record["answer"] is not None and exact_match(record["answer"], record["golden_answers"])
+        if record["answer"] is not None
+        and exact_match(record["answer"], record["golden_answers"])
+        and record["cited_holds_answer"] == record["cited_gold"] == 1
     }
 
 
 def draw_questions(data: Path, shipped: set[str], right: set[str] | None, seed: int) -> list[Row]:
-    """Three test questions that can be asked without their passage, which ships; with `right`, of those. Exits with one
+    """Nine test questions that can be asked without their passage, which ships; with `right`, of those. Exits with one
     line if there are fewer."""
     rows = [
         row
@@ -265,7 +269,11 @@ def write_questions(rows: Sequence[Row], file: Path) -> None:
 def model_card(run: Path, counts: Mapping[str, int], evaluation: str | None) -> str:
     """README.md of the folder, in Markdown."""
     recipe = (run / "recipe.toml").read_text(encoding="utf-8")
-    drawn = f"those that it answered right in `eval/{evaluation}.json`" if evaluation else "all of them"
+    drawn = (
+        f"those that it answered right in `eval/{evaluation}.json`, quoting the gold passage"
+        if evaluation
+        else "all of them"
+    )
     lines = [
         *("---", "license: cc-by-sa-4.0", "language: en", "library_name: transformers"),
         *("pipeline_tag: question-answering", "tags:", "- sleuth", "- search", "---", ""),
@@ -287,7 +295,7 @@ def model_card(run: Path, counts: Mapping[str, int], evaluation: str | None) -> 
         f"- `{CORPUS}`: {sum(counts.values()):,} passages for the demo, a part of those that it was trained with: "
         + ", ".join(f"{count:,} of `{source}`" for source, count in sorted(counts.items()))
         + ". Sources whose licence does not allow it, or is not clear, were left out.",
-        f"- `{QUESTIONS}`: three test questions about passages that ship, drawn by a seed from {drawn}.",
+        f"- `{QUESTIONS}`: nine test questions about passages that ship, drawn by a seed from {drawn}.",
         *("", "## Licence and attribution", ""),
         f"All of it is under the Creative Commons Attribution-ShareAlike 4.0 licence ({LICENCE_FILE}); the code of "
         "Sleuth is under Apache-2.0.",

@@ -19,6 +19,7 @@ import pytest
 from forked import program
 from verb import printed_json, refusal, sleuth
 
+from sleuth.answers.match import exact_match
 from sleuth.cli import demo as real_demo
 from sleuth.cli.ask import READER
 from sleuth.cli.demo import CORPUS, INDEX, QUESTIONS
@@ -112,6 +113,18 @@ def test_the_questions_that_the_pages_ask_are_answered_right(tmp_path: Path, mon
         assert right[question] in result.stdout
 
 
+def test_the_questions_that_it_offers_are_answered_right_from_the_gold_passage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    offered = [json.loads(line) for line in (ROOT / READER / QUESTIONS).read_text().splitlines()]
+    assert len(offered) == 9
+    for row in offered:
+        told = printed_json("demo", "--real", "--quiet", "--ask", row["question"])
+        assert exact_match(told["answer"], row["golden_answers"])
+        assert [citation["id"] for citation in told["citations"]] == row["gold_ids"]
+
+
 @pytest.mark.long
 def test_the_first_answer_of_the_readme_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "README.md").read_text()
@@ -155,10 +168,11 @@ def test_the_page_is_served_with_examples_until_the_process_is_stopped(folder: P
     command = [*program(), "demo", "--real", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline().rstrip() for _ in range(4)]
+        lines = [process.stdout.readline().rstrip() for _ in range(5)]
         assert lines[0] == "tiny-real searches 3 passages"
         assert lines[2:] == [
             f"  {QUESTION}",
+            "Most passages are about Ada Voss, Lake, Tarn.",
             "A click on what an answer cites shows the sentence. Stop it with Ctrl-C.",
         ]
         url = lines[1].split()[1].rstrip("/")
@@ -171,6 +185,7 @@ def test_the_page_is_served_with_examples_until_the_process_is_stopped(folder: P
         else:
             pytest.fail("the page does not answer")
         assert model["sleuth"]["examples"] == [QUESTION]
+        assert model["sleuth"]["topics"] == ["Ada Voss", "Lake", "Tarn"]
         assert "page.js" in httpx.get(url).text
         process.send_signal(signal.SIGINT)
         process.wait(20)
