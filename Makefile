@@ -68,7 +68,8 @@ test: $(DEV)  ## all but the long ones, the learning runs and those of several r
 test-all: test test-long test-ranks test-kernels docs demo twins  ## all that .ci/run leaves out too: half an hour and more
 
 sentinels: $(DEV)  ## one long test for each promise: kills, ranks, bytes, disks, pools, pages
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m sentinel
+	$(PYTEST) -m "sentinel and not ranks"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "sentinel and ranks"
 
 test-fast: $(DEV)  ## those of them that tests/costs.json lists as no costly test, nine of ten: a minute; prints outliers
 	$(PYTEST) -m "quick and not slow and not servers and not ranks" --durations 5 --durations-min 2
