@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from forked import program
 from verb import printed_json, refusal, sleuth
 
@@ -29,6 +30,7 @@ from sleuth.episodes.protocol import ProtocolCard, text_sha256
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.host.checksums import list_again, write_checksums
+from sleuth.kernels.compiled import is_compiled_for
 from sleuth.recipe import shipped
 from sleuth.retrieval.index_card import read_card
 from sleuth.types import Engine, Sampling
@@ -58,6 +60,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def scripted(session: EvalSession) -> Engine:
+    assert not is_compiled_for(torch.device("cpu"), torch.float32)  # it would take longer than the answer
+
     def answer(text: str, sampling: Sampling) -> str:
         if "<passage>" not in text:
             return "<search> painter mill Ada</search>" if "Ada" in text else "<answer> no idea</answer>"
@@ -99,6 +103,7 @@ def test_a_question_is_answered_in_the_terminal_with_the_sentence_that_is_cited(
     assert max(map(len, lines)) <= 80
     unread = sleuth("demo", "--real", "--quiet", "--ask", "Who?")
     assert unread.stdout == "Answer    no idea\nFrom      no passage\n"
+    assert is_compiled_for(torch.device("cpu"), torch.float32)  # afterwards
 
 
 def test_the_questions_that_the_pages_ask_are_answered_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
